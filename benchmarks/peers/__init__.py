@@ -1,0 +1,1 @@
+"""The other ways to train: each module has `train(job, clock)`."""

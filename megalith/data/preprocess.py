@@ -1,0 +1,202 @@
+"""Text to token files: `megalith data prepare`."""
+
+import functools
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from megalith.config.derive import derive_tokenizer
+from megalith.config.schema import PrepareConfig, TokenizerConfig
+from megalith.data.corpus import Document, read_corpus
+from megalith.data.indexed import IndexedWriter, token_dtype
+from megalith.data.tokenizers import Tokenizer, build_tokenizer
+from megalith.errors import MegalithError
+
+_BATCH_BYTES = 1 << 20
+_WAITING_BATCHES = 4
+"""Batches read ahead for each worker: enough to keep it busy, few enough to bound memory."""
+
+Encoded = dict[str, npt.NDArray[np.generic]]
+
+
+@dataclass
+class Summary:
+    """What was prepared. `tokens` are of all keys together."""
+
+    documents: int = 0
+    without_tokens: int = 0
+    tokens: int = 0
+    megabytes: float = 0.0
+    seconds: float = 0.0
+
+    def rates(self) -> str:
+        seconds = max(self.seconds, 1e-9)
+        return f"{self.documents / seconds:.1f} docs/s, {self.megabytes / seconds:.2f} MB/s"
+
+
+def prepare(config: PrepareConfig, say: Callable[[str], None] = print) -> Summary:
+    """Tokenises a corpus into `{output_prefix}_{key}_document.bin` and `.idx`, in its order.
+
+    Raises MegalithError for unusable settings, input or output; then no output file is there.
+    """
+    tokenizer_config = derive_tokenizer(config.tokenizer)
+    tokenizer = _checked_tokenizer(tokenizer_config)
+    path = Path(config.input)
+    if not path.is_file():
+        raise MegalithError(f"--input {path}: there is no such file")
+    began, summary = perf_counter(), Summary()
+    with ExitStack() as stack:
+        writers = _writers(config, tokenizer, stack)
+        documents = read_corpus(path, config.json_keys)
+        for document, encoded in _encode_all(documents, config, tokenizer_config):
+            for key, tokens in encoded.items():
+                writers[key].add_document([tokens])
+            _count(summary, document, encoded, perf_counter() - began)
+            if summary.documents % config.log_interval == 0:
+                say(f"Processed {summary.documents} documents ({summary.rates()}).")
+        if summary.documents == 0:
+            raise MegalithError(
+                f"--input {path}: has no documents, so there is nothing to train on"
+            )
+    say(_report(summary, config))
+    return summary
+
+
+def _checked_tokenizer(config: TokenizerConfig) -> Tokenizer:
+    if config.tokenizer_type == "GPT2BPETokenizer" and not (
+        config.vocab_file and config.merge_file
+    ):
+        missing = "--merge-file" if config.vocab_file else "--vocab-file"
+        raise MegalithError(f"{missing} is missing: GPT2BPETokenizer needs both of its files")
+    return build_tokenizer(config)
+
+
+def _writers(
+    config: PrepareConfig, tokenizer: Tokenizer, stack: ExitStack
+) -> dict[str, IndexedWriter]:
+    folder = Path(config.output_prefix).parent
+    dtype = token_dtype(tokenizer.vocab_size)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return {
+            key: stack.enter_context(IndexedWriter(f"{config.output_prefix}_{key}_document", dtype))
+            for key in config.json_keys
+        }
+    except OSError as error:
+        raise MegalithError(
+            f"--output-prefix {config.output_prefix}: cannot write there: {error}"
+        ) from error
+
+
+def _encode_all(
+    documents: Iterable[Document], config: PrepareConfig, tokenizer: TokenizerConfig
+) -> Iterator[tuple[Document, Encoded]]:
+    """Documents with their tokens, in order; `workers` processes share the work."""
+    encode = functools.partial(_encode_batch, tokenizer=tokenizer, append_eod=config.append_eod)
+    batches = _batches(documents)
+    if config.workers == 1:
+        results: Iterator[tuple[list[Document], list[Encoded]]] = (
+            (batch, encode(batch)) for batch in batches
+        )
+    else:
+        results = _in_processes(encode, batches, config.workers)
+    for batch, encoded in results:
+        yield from zip(batch, encoded, strict=True)
+
+
+def _in_processes(
+    encode: Callable[[list[Document]], list[Encoded]],
+    batches: Iterator[list[Document]],
+    workers: int,
+) -> Iterator[tuple[list[Document], list[Encoded]]]:
+    """Encodes batches in processes; results come in order, and few batches wait at a time."""
+    context = multiprocessing.get_context("spawn")
+    waiting: deque[tuple[list[Document], Future[list[Encoded]]]] = deque()
+    with ProcessPoolExecutor(workers, context, _ignore_interrupts) as pool:
+        try:
+            for batch in batches:
+                waiting.append((batch, pool.submit(encode, batch)))
+                if len(waiting) > _WAITING_BATCHES * workers:
+                    done, future = waiting.popleft()
+                    yield done, future.result()
+            while waiting:
+                done, future = waiting.popleft()
+                yield done, future.result()
+        except BrokenProcessPool as error:
+            raise MegalithError(
+                "a tokenising process died: killed from outside, or out of memory (see the "
+                "kernel's log, dmesg). No output was written; try fewer --workers."
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C goes to the whole group of processes; the parent alone answers it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += document.size
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _encode_batch(
+    documents: list[Document], tokenizer: TokenizerConfig, append_eod: bool
+) -> list[Encoded]:
+    engine = _process_tokenizer(tokenizer)
+    return [
+        {key: _encode(text, engine, append_eod) for key, text in document.texts.items()}
+        for document in documents
+    ]
+
+
+@functools.cache
+def _process_tokenizer(config: TokenizerConfig) -> Tokenizer:
+    """Built once in each process."""
+    return build_tokenizer(config)
+
+
+def _encode(text: str, tokenizer: Tokenizer, append_eod: bool) -> npt.NDArray[np.generic]:
+    """A text's tokens; only one that has any is closed by the end-of-document token."""
+    ids = tokenizer.encode(text)
+    if ids and append_eod:
+        ids.append(tokenizer.eod)
+    return np.array(ids, token_dtype(tokenizer.vocab_size))
+
+
+def _count(summary: Summary, document: Document, encoded: Encoded, seconds: float) -> None:
+    tokens = sum(len(ids) for ids in encoded.values())
+    summary.documents += 1
+    summary.without_tokens += tokens == 0
+    summary.tokens += tokens
+    summary.megabytes += document.size / 1e6
+    summary.seconds = seconds
+
+
+def _report(summary: Summary, config: PrepareConfig) -> str:
+    names = ", ".join(f"{config.output_prefix}_{key}_document" for key in config.json_keys)
+    empty = summary.without_tokens
+    note = f", {empty} of them empty" if empty else ""
+    return (
+        f"Prepared {summary.documents:,} documents{note} with {summary.tokens:,} tokens in "
+        f"{summary.seconds:.1f} s ({summary.rates()}): {names}.bin and .idx"
+    )

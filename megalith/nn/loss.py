@@ -1,0 +1,143 @@
+"""Output layer and cross-entropy in one, in chunks of tokens.
+
+Logits exist for one chunk at a time. Each chunk's gradient is taken at once, while its logits are
+there, so that backward only scales what forward has found: three products instead of four, and
+memory for one chunk.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from megalith.nn.gradient import (
+    GradientSink,
+    SinkModule,
+    add_product,
+    at_least_float32,
+    deliver,
+)
+from megalith.nn.product import widened
+from megalith.nn.shard import Initial, ShardPart, ShardSpec, declare
+
+_CHUNK_LOGITS = 1 << 25
+"""Logits that exist at a time, in the dtype of the weights."""
+
+_CACHED_LOGITS = 1 << 21
+"""Logits that are widened at a time: few enough for a processor's cache."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What each token should predict: `labels` [t] int64, and its `weights` [t], 0 where masked."""
+
+    labels: torch.Tensor
+    weights: torch.Tensor
+
+
+class OutputLayer(SinkModule):
+    """Hidden states to logits over the vocabulary; shares `tied` with the embedding if given.
+
+    Rows of the weight beyond `vocabulary` are padding and take no part in anything.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        padded_vocabulary: int,
+        width: int,
+        initial: Initial,
+        dtype: torch.dtype,
+        tied: nn.Parameter | None = None,
+    ) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        if tied is not None:
+            self.weight = tied
+        else:
+            spec = ShardSpec(
+                (vocabulary, width), (ShardPart(padded_vocabulary),), role="vocabulary"
+            )
+            self.weight = declare(self, "weight", spec, initial, dtype)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [t, vocabulary] of hidden states [t, h]."""
+        real = self.weight[: self.vocabulary]
+        return F.linear(widened(hidden), widened(real)).to(hidden.dtype)
+
+    def loss(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
+        """The weighted sum of the tokens' cross-entropies, in at least float32."""
+        # Forward of an autograd function cannot see that gradients are switched off.
+        weight = self.weight if torch.is_grad_enabled() else self.weight.detach()
+        loss: torch.Tensor = _LinearCrossEntropy.apply(
+            hidden, weight, self.vocabulary, targets, self.sink
+        )
+        return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: nn.Parameter,
+        vocabulary: int,
+        targets: Targets,
+        sink: GradientSink | None,
+    ) -> torch.Tensor:
+        real = widened(weight[:vocabulary])
+        dhidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        dreal = None
+        if ctx.needs_input_grad[1]:
+            dreal = torch.zeros_like(real, dtype=at_least_float32(weight.dtype))
+        total = hidden.new_zeros((), dtype=at_least_float32(hidden.dtype))
+        for rows in _chunks(hidden.shape[0], vocabulary, _CHUNK_LOGITS):
+            states = widened(hidden[rows])
+            dlogits = F.linear(states, real)
+            total += _cross_entropy(dlogits, targets.labels[rows], targets.weights[rows])
+            if dhidden is not None:
+                dhidden[rows] = torch.mm(dlogits, real)
+            if dreal is not None:
+                add_product(dreal, dlogits, states)
+        ctx.save_for_backward(dhidden, dreal)
+        ctx.weight, ctx.vocabulary, ctx.sink = weight, vocabulary, sink
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (upstream,) = gradients
+        dhidden, dreal = ctx.saved_tensors
+
+        def accumulate(total: torch.Tensor) -> None:
+            total[: ctx.vocabulary].addcmul_(dreal, upstream)
+
+        dweight = deliver(ctx.sink, ctx.weight, accumulate) if dreal is not None else None
+        dx = dhidden * upstream.to(dhidden.dtype) if dhidden is not None else None
+        return dx, dweight, None, None, None
+
+
+def _cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """The weighted sum of cross-entropies; `logits` become their gradient."""
+    wide = at_least_float32(logits.dtype)
+    total = logits.new_zeros((), dtype=wide)
+    for rows in _chunks(logits.shape[0], logits.shape[1], _CACHED_LOGITS):
+        weight, picked = weights[rows].to(wide), labels[rows, None]
+        log_probabilities = torch.log_softmax(logits[rows], -1, dtype=wide)
+        total -= log_probabilities.gather(1, picked).squeeze(1).dot(weight)
+        gradient = log_probabilities.exp_()
+        gradient.scatter_add_(1, picked, gradient.new_full(picked.shape, -1.0))
+        torch.mul(gradient, weight[:, None], out=gradient)
+        logits[rows] = gradient
+    return total
+
+
+def _chunks(tokens: int, vocabulary: int, logits: int) -> list[slice]:
+    """Equal runs of tokens with about `logits` logits each."""
+    size = max(1, logits // vocabulary)
+    count = max(1, -(-tokens // size))
+    size = -(-tokens // count)
+    return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]

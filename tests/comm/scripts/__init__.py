@@ -1,0 +1,1 @@
+"""What test ranks run: whole processes, which fail and die for real."""

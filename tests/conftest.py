@@ -1,0 +1,23 @@
+"""Fixtures for all rooms: warm pools of gloo workers, which start at first use."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pool import WorkerPool, workers
+
+
+@pytest.fixture(scope="session")
+def pool2() -> Iterator[WorkerPool]:
+    """Two ranks."""
+    pool = workers(2)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def pool4() -> Iterator[WorkerPool]:
+    """Four ranks."""
+    pool = workers(4)
+    yield pool
+    pool.close()

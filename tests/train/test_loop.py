@@ -1,0 +1,138 @@
+"""The loop: when it evaluates, saves and stops, and what it does with bad steps."""
+
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megalith.comm.mesh import Mesh, ParallelLayout
+from megalith.config.flags import load_run
+from megalith.errors import MegalithError
+from megalith.train.loop import train_on
+from megalith.train.step import TrainStep
+from tests.pool import WorkerPool
+from tests.train.runs import SMALL, records, train, train_alone
+
+MOCK = ["--mock-data", "--vocab-size", "300"]
+
+
+def _log(tmp_path: Path) -> list[str]:
+    return ["--log-jsonl", str(tmp_path / "log.jsonl")]
+
+
+def _iterations(records: list[dict[str, Any]], kind: str) -> list[int]:
+    return [record["iteration"] for record in records if record["kind"] == kind]
+
+
+def test_evaluations_come_at_intervals_and_at_the_end(tmp_path: Path) -> None:
+    settings = [*MOCK, *_log(tmp_path), "--eval-interval", "3", "--eval-iters", "1"]
+    seen = train_alone(*settings)
+    assert _iterations(seen, "evaluation") == [3, 6, 8, 8]
+    late = train_alone(*settings, "--start-eval-at-iter", "4")
+    assert _iterations(late[len(seen) :], "evaluation") == [6, 8, 8]
+
+
+def test_skip_train_only_evaluates(tmp_path: Path) -> None:
+    seen = train_alone(*MOCK, *_log(tmp_path), "--skip-train", "--eval-iters", "1")
+    assert _iterations(seen, "step") == []
+    assert _iterations(seen, "evaluation") == [0, 0]
+
+
+def test_training_by_samples_ends_when_no_batch_is_left(tmp_path: Path) -> None:
+    in_samples = {"--train-iters": "--train-samples", "--lr-warmup-iters": "--lr-warmup-samples"}
+    words = [in_samples.get(word, word) for word in SMALL]
+    words[words.index("--train-samples") + 1] = "22"
+    config = load_run([*words, *MOCK, *_log(tmp_path)], "gpt", 1).config
+    train_on(Mesh.create(ParallelLayout(), torch.device("cpu")), config)
+    assert len(records(tmp_path / "log.jsonl")) == 5
+
+
+def test_exit_interval_saves_and_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_alone(*MOCK, "--exit-interval", "3", "--save", str(tmp_path))
+    assert "exiting program at iteration 3" in capsys.readouterr().out
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text().strip() == "3"
+
+
+def test_exit_duration_saves_and_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_alone(*MOCK, "--exit-duration-in-mins", "0.00001", "--save", str(tmp_path))
+    assert "exiting program after 0.0 minutes" in capsys.readouterr().out
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text().strip() == "1"
+
+
+def test_save_interval_and_last_iteration_are_saved(tmp_path: Path) -> None:
+    train_alone(*MOCK, "--save", str(tmp_path), "--save-interval", "3")
+    saved = sorted(path.name for path in tmp_path.glob("iter_*"))
+    assert saved == ["iter_0000003", "iter_0000006", "iter_0000008"]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_signal_saves_and_stops_at_the_step_boundary(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = TrainStep.__call__
+    steps = []
+
+    def step(self: TrainStep, *arguments: Any) -> Any:
+        steps.append(0)
+        if len(steps) == 2:
+            os.kill(os.getpid(), getattr(signal, name))
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    train_alone(*MOCK, "--save", str(tmp_path))
+    assert f"exiting program after receiving {name}." in capsys.readouterr().out
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text().strip() == "2"
+
+
+def test_skipped_iterations_consume_their_data(tmp_path: Path) -> None:
+    seen = train_alone(*MOCK, *_log(tmp_path), "--iterations-to-skip", "2", "3")
+    assert [record["skipped"] for record in seen] == [False] * 2 + [True] * 2 + [False] * 4
+    assert [record["consumed_samples"] for record in seen] == [4 * i for i in range(1, 9)]
+    assert seen[-1]["skipped_samples"] == 8
+
+
+def _train_with_nan(
+    mesh: Mesh, arguments: list[str], rank: int, again: bool
+) -> list[dict[str, Any]]:
+    """Trains with an MLP that gives NaN on one rank in the third step; `again` when asked anew."""
+    plain = TrainStep.gradients
+    steps = []
+
+    def gradients(self: TrainStep, microbatches: Any) -> Any:
+        steps.append(0)
+        if len(steps) != 3 or mesh.rank != rank:
+            return plain(self, microbatches)
+        handle = self.model.layers[1].mlp.register_forward_hook(lambda *call: call[-1] * math.nan)
+        try:
+            return plain(self, microbatches)
+        finally:
+            if not again:
+                handle.remove()
+
+    TrainStep.gradients = gradients  # type: ignore[method-assign]
+    try:
+        return train(mesh, arguments)
+    finally:
+        TrainStep.gradients = plain  # type: ignore[method-assign]
+
+
+def test_nan_stops_all_ranks_and_names_iteration_rank_and_place(pool2: WorkerPool) -> None:
+    with pytest.raises(MegalithError) as caught:
+        pool2.run(_train_with_nan, MOCK, 1, True)
+    message = str(caught.value)
+    assert "in iteration 3" in message
+    assert "rank 1: the output of layers.1.mlp in microbatch 0" in message
+    assert "--iterations-to-skip 2" in message
+
+
+def test_nan_policy_skip_leaves_the_step_out_and_counts_it(
+    pool2: WorkerPool, tmp_path: Path
+) -> None:
+    settings = [*MOCK, *_log(tmp_path), "--nan-policy", "skip"]
+    seen, _ = pool2.run(_train_with_nan, settings, 0, False)
+    assert [record["nan"] for record in seen] == [False] * 2 + [True] + [False] * 5
+    assert seen[2]["learning_rate"] == seen[1]["learning_rate"]
