@@ -9,7 +9,7 @@ import pytest
 
 from megalith import __version__, cli
 from megalith.cli import COMMANDS, main
-from tests.train.runs import SMALL, train_alone
+from tests.train.runs import SMALL, corpus, train_alone
 
 ROOT = Path(__file__).parents[1]
 RUN = "--preset tiny-gpt2 --mock-data --train-iters 4 --lr 0.1 --micro-batch-size 1".split()
@@ -101,7 +101,7 @@ def test_reader_that_has_seen_enough_is_no_error() -> None:
 def test_model_of_a_checkpoint_is_taken_when_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_alone("--mock-data", "--exit-interval", "1", "--save", str(tmp_path))
+    train_alone("--data-path", corpus(tmp_path), "--exit-interval", "1", "--save", str(tmp_path))
     words = [*SMALL, "--hidden-size", "64", "--mock-data", "--load", str(tmp_path)]
     assert main(["config", "show", *words, "--use-checkpoint-args"]) == 0
     captured = capsys.readouterr()

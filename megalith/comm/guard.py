@@ -63,15 +63,12 @@ def _close_process_group() -> None:
 
 
 def _fail(error: BaseException, watch: "Watch", debug: bool) -> NoReturn:
-    from megalith.comm.heartbeat import tell
-
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the end has begun, and must not be cut short
     if isinstance(error, (RuntimeError, SystemExit)):
         watch.await_news()  # a collective fails so, and torchrun stops us, when another rank died
-    if watch.claim():
-        tell(_message(error, watch.me, debug))
-    watch.end_all(2 if isinstance(error, MegalithError) else 1)
+    status = 2 if isinstance(error, MegalithError) else 1
+    watch.end_all(status, _message(error, watch.me, debug))
 
 
 def _message(error: BaseException, me: "Peer", debug: bool) -> str:

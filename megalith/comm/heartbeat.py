@@ -33,6 +33,7 @@ SECONDS_TO_CONNECT = 10.0
 SECONDS_TO_CLAIM = 5.0
 SECONDS_TO_FINISH = 3600.0
 SECONDS_TO_FLUSH = 1.0
+SECONDS_TO_LINGER = 1.0
 SECONDS_FOR_NEWS = 2.0
 """How long a rank that failed waits to hear that another's failure is the cause of its own."""
 
@@ -78,6 +79,7 @@ class Watch:
         self._claims: Store = store.clone()  # type: ignore[attr-defined]
         self._links = tuple(links)
         self._leaving = False
+        self._ending = threading.Lock()
         threading.Thread(target=self._listen, name="watch", daemon=True).start()
 
     @staticmethod
@@ -100,24 +102,32 @@ class Watch:
                 links.append(Link(previous, _accept(listener, me), is_previous=True))
         return Watch(me, place.world_size, store, links)
 
-    def claim(self) -> bool:
-        """Whether this rank is the one that tells the user why the run ends: the first to ask."""
+    def end_all(self, status: int, why: str | None = None) -> NoReturn:
+        """Ends the whole run: tells both neighbours and leaves at once, without clean-up.
+
+        The user is told `why`, unless another rank has told him first.
+        """
+        self._ending.acquire()  # for good: one thread alone ends the process, and is not cut short
+        if why is not None and self._claim():
+            tell(why)
+        self._send(status)
+        for stream in (sys.stdout, sys.stderr):
+            _within(SECONDS_TO_FLUSH, stream.flush)
+        if self.me.rank == 0:
+            time.sleep(SECONDS_TO_LINGER)  # it may hold the store, which others still ask
+        os._exit(status)  # even while another thread is blocked in a collective
+
+    def _claim(self) -> bool:
+        """Whether this rank is the first to ask."""
         answers: list[bool] = []  # stays empty if the store went with the rank that held it
 
         def ask() -> None:
-            me = f"{self.me.rank}/{threading.get_ident()}"
+            me = str(self.me.rank)
             with contextlib.suppress(DistError):
                 answers.append(self._claims.compare_set("failure", "", me) == me.encode())
 
         _within(SECONDS_TO_CLAIM, ask)
         return not answers or answers[0]
-
-    def end_all(self, status: int) -> NoReturn:
-        """Ends the whole run: tells both neighbours and leaves at once, without clean-up."""
-        self._send(status)
-        for stream in (sys.stdout, sys.stderr):
-            _within(SECONDS_TO_FLUSH, stream.flush)
-        os._exit(status)  # even while another thread is blocked in a collective
 
     def await_news(self) -> None:
         """Gives word of another rank's failure time to come; if it comes, the process ends here."""
@@ -164,15 +174,13 @@ class Watch:
                         self.end_all(message)
 
     def _report(self, lost: Peer) -> None:
-        if self._leaving:
-            return
-        if self.claim():
-            tell(
+        if not self._leaving:
+            self.end_all(
+                1,
                 f"{lost} died or is unreachable: killed from outside, out of memory (see the "
                 f"kernel's log, dmesg), or its host is gone. All ranks stop; go on from the last "
-                f"checkpoint."
+                f"checkpoint.",
             )
-        self.end_all(1)
 
 
 def tell(message: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 from megalith.checkpoint.load import find_checkpoint, has_checkpoint, load_tensors
 from megalith.checkpoint.manifest import Manifest, read_manifest
 from megalith.checkpoint.save import save_checkpoint
+from megalith.checkpoint.storage import write_text
+from megalith.config.files import to_yaml
 from megalith.config.schema import CheckpointConfig, RunConfig, from_dict, to_dict
 from megalith.errors import MegalithError
 from megalith.nn.shard import ShardedTensor, sharded_parameters
@@ -32,7 +34,10 @@ class Checkpoints:
         return interval is not None and iteration % interval == 0
 
     def save_if_new(self) -> None:
-        """Writes a checkpoint, unless there is no `--save` or this iteration has one."""
+        """Writes a checkpoint, unless there is no `--save` or this iteration has one.
+
+        Beside the checkpoints lie the settings, for `--config`.
+        """
         run, iteration = self._run, self._run.progress.iteration
         if self._config.save is None or iteration == self._newest:
             return
@@ -46,6 +51,8 @@ class Checkpoints:
             run.mesh,
             retain_interval=self._config.save_retain_interval,
         )
+        if run.mesh.is_main:
+            write_text(Path(self._config.save) / "config.yaml", to_yaml(run.config))
         self._newest = iteration
         run.log.say(lines.saved_line(iteration, self._config.save))
 

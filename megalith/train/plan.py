@@ -42,7 +42,7 @@ class EvaluationPlan:
 
     def due(self, iteration: int) -> bool:
         """Whether the loss is taken after that iteration, during training."""
-        if not self.wanted or self.interval is None or iteration < self.first:
+        if not self.wanted or self.interval is None or iteration < max(self.first, 1):
             return False
         return iteration % self.interval == 0
 

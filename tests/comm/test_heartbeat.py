@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from dataclasses import replace
 from typing import NoReturn
 
@@ -84,13 +85,16 @@ def statuses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     monkeypatch.setattr(heartbeat, "SECONDS_FOR_NEWS", 0.05)
+    monkeypatch.setattr(heartbeat, "SECONDS_TO_LINGER", 0.0)
     return seen
 
 
-def watch_over_one_link(is_previous: bool) -> tuple[Watch, socket.socket]:
+def watch_over_one_link(
+    is_previous: bool, store: HashStore | None = None
+) -> tuple[Watch, socket.socket]:
     """A watch, and the other end of its only link."""
     ours, theirs = socket.socketpair()
-    return Watch(ME, 2, HashStore(), [Link(OTHER, ours, is_previous)]), theirs
+    return Watch(ME, 2, store or HashStore(), [Link(OTHER, ours, is_previous)]), theirs
 
 
 @pytest.mark.parametrize("is_previous", [True, False])
@@ -112,21 +116,36 @@ def test_status_of_a_failed_rank_is_taken_over_and_passed_on(statuses: list[int]
 
 
 def test_neighbour_that_parted_is_not_missed(statuses: list[int]) -> None:
-    watch, theirs = watch_over_one_link(is_previous=False)
+    _, theirs = watch_over_one_link(is_previous=False)
     theirs.sendall(bytes([heartbeat._BYE]))
     theirs.close()
     wait_until(lambda: "watch" not in [thread.name for thread in threading.enumerate()])
     assert statuses == []
-    assert watch.claim()
 
 
-def test_only_the_first_claim_counts(statuses: list[int]) -> None:
+def test_only_the_first_rank_tells(statuses: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    store = HashStore()
+    for rank, why in [(0, "the cause"), (1, "a consequence")]:
+        watch, theirs = watch_over_one_link(is_previous=True, store=store)
+        watch.me = replace(ME, rank=rank)
+        with pytest.raises(Ended):
+            watch.end_all(1, why)
+        assert theirs.recv(1) == bytes([1])
+    assert capsys.readouterr().err == "megalith: the cause\n"
+
+
+def test_word_of_the_end_does_not_cut_short_who_tells(
+    statuses: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     watch, theirs = watch_over_one_link(is_previous=True)
-    assert watch.claim()
-    second: list[bool] = []
-    thread = threading.Thread(target=lambda: second.append(watch.claim()))
-    thread.start()
-    thread.join()
-    assert second == [False]
-    theirs.sendall(bytes([heartbeat._BYE]))
-    theirs.close()
+    told: list[str] = []
+
+    def tell_slowly(message: str) -> None:
+        theirs.sendall(bytes([1]))
+        time.sleep(0.2)
+        told.append(message if not statuses else "too late")
+
+    monkeypatch.setattr(heartbeat, "tell", tell_slowly)
+    with pytest.raises(Ended):
+        watch.end_all(2, "why")
+    assert (told, statuses) == (["why"], [2])

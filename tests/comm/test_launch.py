@@ -2,11 +2,13 @@
 
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 
+from megalith.comm import launch
 from megalith.comm.launch import _device
 from megalith.comm.machine import threads_per_rank
 from megalith.comm.place import Place
@@ -72,3 +74,11 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     with pytest.raises(MegalithError, match=r"4 ranks .* shows 2 GPUs.*--nproc-per-node 2"):
         _device(Place(3, 4, 3, 4))
+
+
+def test_silent_ranks_are_waited_for_as_long_as_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `distributed_timeout_minutes` says reaches the process group."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(launch.dist, "init_process_group", lambda _, **given: asked.update(given))
+    launch._join(Place(1, 2, 1, 2), "gloo", 7, {})
+    assert asked == {"timeout": timedelta(minutes=7), "rank": 1, "world_size": 2}

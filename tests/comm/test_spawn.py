@@ -17,7 +17,7 @@ from tests.comm.ranks import SECONDS, wait_until
 UNTIL_ASKED = """
 trap 'sleep 0.2; touch saved-$RANK; exit 0' TERM USR1
 touch ready-$RANK
-while :; do sleep 0.05; done
+for _ in $(seq 1000); do sleep 0.05; done
 """
 
 
@@ -77,7 +77,9 @@ def test_signal_reaches_ranks_which_take_their_time(number: int, tmp_path: Path)
 
 
 def test_interrupt_ends_ranks_and_tells_nothing(tmp_path: Path) -> None:
-    launch = Launch(tmp_path, "trap 'exit 1' INT; touch ready; while :; do sleep 0.05; done", 1)
+    launch = Launch(
+        tmp_path, "trap 'exit 1' INT; touch ready; for _ in $(seq 1000); do sleep 0.05; done", 1
+    )
     wait_until((tmp_path / "ready").exists)
     assert launch.process.pid is not None
     os.kill(launch.process.pid, signal.SIGINT)

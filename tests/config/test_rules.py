@@ -120,6 +120,22 @@ def test_broken_rule_tells_the_way_out(rule: str) -> None:
         load_run(_words(changes), "gpt", 1)
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--tensor-model-parallel-size",
+        "--pipeline-model-parallel-size",
+        "--context-parallel-size",
+        "--expert-model-parallel-size",
+    ],
+)
+def test_parallelism_that_is_not_there_is_refused(flag: str) -> None:
+    with pytest.raises(
+        MegalithError, match=f"{flag} 2: .* parallelism is not there yet. Give {flag} 1"
+    ):
+        load_run(_words(f"{flag}=2"), "gpt", 4)
+
+
 def test_every_rule_has_its_case() -> None:
     rules = {rule.__name__ for rule in BASIC_RULES + PLAIN_RULES + COMPUTING_RULES}
     # Cannot be broken while every size but data parallelism's must be 1.

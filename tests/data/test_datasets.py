@@ -139,3 +139,10 @@ def test_cyclic_order_passes_over_one_epoch(tmp_path: Path) -> None:
     )
     assert train is not None and single.train is not None
     assert len(train) < 10 < len(single.train)
+
+
+def test_cache_lies_where_it_is_asked_for(tmp_path: Path) -> None:
+    _build(_config(_corpus(tmp_path), "--data-cache-path", str(tmp_path / "here")))
+    assert list((tmp_path / "here").glob("*.npy")) and not (tmp_path / "cache").exists()
+    _build(_config(_corpus(tmp_path)))
+    assert list((tmp_path / "cache").rglob("*.npy"))

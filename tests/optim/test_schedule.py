@@ -104,6 +104,13 @@ def test_lengths_in_samples_stay() -> None:
     assert (rates.warmup, rates.decay) == (7, 90)
 
 
+def test_last_part_of_wsd_is_counted_in_the_run_s_unit() -> None:
+    words = "--lr-decay-style WSD --train-samples 100 --lr-wsd-decay-samples 30".split()
+    assert _schedules(*words).learning_rate.wsd_decay == 30
+    words = "--lr-decay-style WSD --train-iters 10 --lr-wsd-decay-iters 3".split()
+    assert _schedules(*words).learning_rate.wsd_decay == 12
+
+
 def test_iterations_of_a_ramp_up_are_counted_at_its_batches() -> None:
     words = "--train-iters 10 --rampup-batch-size 2 2 8 --lr-warmup-iters 3".split()
     assert _schedules(*words).learning_rate.warmup == 6

@@ -7,7 +7,13 @@ from typing import Any
 import torch
 
 from megalith.comm.mesh import Mesh, ParallelLayout
-from megalith.config.schema import OptimizerConfig, PrecisionConfig, RunConfig, TrainingConfig
+from megalith.config.schema import (
+    OptimizerConfig,
+    ParallelConfig,
+    PrecisionConfig,
+    RunConfig,
+    TrainingConfig,
+)
 from megalith.data.microbatch import Microbatch
 from megalith.nn.shard import declarations
 from megalith.optim.buckets import GradientBuckets
@@ -27,6 +33,7 @@ def run_config(
     precision: dict[str, Any] | None = None,
     optimizer: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
+    parallel: dict[str, Any] | None = None,
     **model: Any,
 ) -> RunConfig:
     """Settings of a run of the small model, in float64 unless `precision` says otherwise."""
@@ -35,6 +42,7 @@ def run_config(
         precision=replace(PrecisionConfig(params_dtype="float64"), **precision or {}),
         optimizer=replace(OptimizerConfig(lr=1e-2), **optimizer or {}),
         training=replace(TrainingConfig(), **training or {}),
+        parallel=replace(ParallelConfig(), **parallel or {}),
     )
 
 

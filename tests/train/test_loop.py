@@ -9,15 +9,23 @@ from typing import Any
 import pytest
 import torch
 
+from megalith.comm.launch import Started
 from megalith.comm.mesh import Mesh, ParallelLayout
 from megalith.config.flags import load_run
+from megalith.config.schema import CheckpointConfig
 from megalith.errors import MegalithError
+from megalith.train import loop
 from megalith.train.loop import train_on
+from megalith.train.persist import saved_run
 from megalith.train.step import TrainStep
 from tests.pool import WorkerPool
 from tests.train.runs import SMALL, records, train, train_alone
 
-MOCK = ["--mock-data", "--vocab-size", "300"]
+# Long samples, of which the made-up corpus has few enough to be put in order in no time.
+MOCK = "--mock-data --seq-length 128 --max-position-embeddings 128".split()
+
+
+ALONE = Mesh(ParallelLayout(), 0, torch.device("cpu"), {})
 
 
 def _log(tmp_path: Path) -> list[str]:
@@ -47,7 +55,7 @@ def test_training_by_samples_ends_when_no_batch_is_left(tmp_path: Path) -> None:
     words = [in_samples.get(word, word) for word in SMALL]
     words[words.index("--train-samples") + 1] = "22"
     config = load_run([*words, *MOCK, *_log(tmp_path)], "gpt", 1).config
-    train_on(Mesh.create(ParallelLayout(), torch.device("cpu")), config)
+    train_on(ALONE, config)
     assert len(records(tmp_path / "log.jsonl")) == 5
 
 
@@ -67,6 +75,59 @@ def test_save_interval_and_last_iteration_are_saved(tmp_path: Path) -> None:
     train_alone(*MOCK, "--save", str(tmp_path), "--save-interval", "3")
     saved = sorted(path.name for path in tmp_path.glob("iter_*"))
     assert saved == ["iter_0000003", "iter_0000006", "iter_0000008"]
+
+
+def test_retain_interval_keeps_its_multiples_and_the_newest(tmp_path: Path) -> None:
+    settings = ["--save", str(tmp_path), "--save-interval", "2", "--save-retain-interval", "4"]
+    train_alone(*MOCK, *settings, "--exit-interval", "6")
+    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000004", "iter_0000006"]
+
+
+def test_settings_of_a_run_are_saved_and_start_it_again(tmp_path: Path) -> None:
+    train_alone(*MOCK, "--save", str(tmp_path), "--exit-interval", "1")
+    again = load_run(["--config", str(tmp_path / "config.yaml")], "gpt", 1).config
+    assert again == saved_run(CheckpointConfig(load=str(tmp_path)))
+
+
+def test_phases_are_timed_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    train_alone(*MOCK, "--timing-log-level", "2", "--exit-interval", "1")
+    out = capsys.readouterr().out
+    for phase in ("batch-generator", "forward-backward", "forward-compute", "backward-compute",
+                  "all-grads-sync", "optimizer"):  # fmt: skip
+        assert f"    {phase} ...." in out
+
+
+def test_deterministic_mode_is_handed_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(loop, "start", lambda parallel: Started(ALONE, []))
+    monkeypatch.setattr(
+        loop, "train_on", lambda *_: seen.append(torch.are_deterministic_algorithms_enabled())
+    )
+    try:
+        for words in ([], ["--deterministic-mode"]):
+            loop.pretrain(load_run([*SMALL, *MOCK, *words], "gpt", 1).config, [])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert seen == [False, True]
+
+
+def test_signals_keep_their_meaning_when_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came: list[int] = []
+    former = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    plain = TrainStep.__call__
+
+    def step(self: TrainStep, *arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    try:
+        seen = train_alone(*MOCK, *_log(tmp_path), "--no-exit-signal-handler")
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert len(came) == len(seen) == 8
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
@@ -127,6 +188,12 @@ def test_nan_stops_all_ranks_and_names_iteration_rank_and_place(pool2: WorkerPoo
     assert "in iteration 3" in message
     assert "rank 1: the output of layers.1.mlp in microbatch 0" in message
     assert "--iterations-to-skip 2" in message
+
+
+def test_nan_is_not_looked_for_when_that_is_switched_off(pool2: WorkerPool, tmp_path: Path) -> None:
+    settings = [*MOCK, *_log(tmp_path), "--no-check-for-nan-in-loss-and-grad"]
+    seen, _ = pool2.run(_train_with_nan, settings, 0, False)
+    assert len(seen) == 8 and seen[-1]["lm loss"] is None and not seen[-1]["skipped"]
 
 
 def test_nan_policy_skip_leaves_the_step_out_and_counts_it(

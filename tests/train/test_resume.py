@@ -128,6 +128,12 @@ def test_new_seed_and_schedule_are_taken_when_asked_for(data: str, tmp_path: Pat
     train_alone(*changed, "--seed", "99", "--no-load-rng")
 
 
+def test_seed_that_was_not_saved_is_not_missed(data: str, tmp_path: Path) -> None:
+    settings = ["--data-path", data, "--save", str(tmp_path), "--load", str(tmp_path)]
+    train_alone(*settings, "--exit-interval", "2", "--no-save-rng")
+    train_alone(*settings, "--seed", "99")
+
+
 def test_optimizer_left_out_of_a_checkpoint_is_missed(data: str, tmp_path: Path) -> None:
     settings = ["--data-path", data, "--save", str(tmp_path), "--load", str(tmp_path)]
     train_alone(*settings, "--exit-interval", "2", "--no-save-optim")

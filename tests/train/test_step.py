@@ -7,6 +7,8 @@ import torch
 
 from megalith.comm.mesh import Mesh
 from megalith.optim.clip import clip_factor
+from megalith.train import assemble
+from megalith.train.timers import Timers
 from tests.pool import WorkerPool
 from tests.train.stepping import (
     ONE,
@@ -180,6 +182,31 @@ def gradients_arrive_in_order(mesh: Mesh) -> list[int]:
     for i in range(2):
         step(microbatches_of(mesh, 1, i), RATES)
     return [*launched, len(step.buckets.buckets)]
+
+
+def test_bucket_settings_are_obeyed(pool2: WorkerPool) -> None:
+    for parallel, several in (({"ddp_bucket_size": 3000}, True), ({}, False)):
+        config = run_config(parallel=parallel)
+        step = assemble.build_step(config, ONE, Timers(0, ONE.device))
+        assert (len(step.buckets.buckets) > 3) == several
+    assert pool2.run(launched_before_the_end, True)[0] > 0
+    assert pool2.run(launched_before_the_end, False) == [0, 0]
+
+
+def launched_before_the_end(mesh: Mesh, overlap: bool) -> int:
+    """Buckets whose reduction had begun when backward returned."""
+    config = run_config(parallel={"overlap_grad_reduce": overlap, "ddp_bucket_size": 3000})
+    step = assemble.build_step(config, mesh, Timers(0, mesh.device))
+    launched = []
+    finish = step.buckets.finish
+
+    def watched() -> None:
+        launched.append(step.buckets.launched)
+        finish()
+
+    step.buckets.finish = watched  # type: ignore[method-assign]
+    step(microbatches_of(mesh, 1), RATES)
+    return launched[0]
 
 
 def test_all_buckets_are_reduced_while_backward_goes_on(pool2: WorkerPool) -> None:
