@@ -22,8 +22,9 @@ from megalith.nn.gradient import (
 from megalith.nn.product import widened
 from megalith.nn.shard import Initial, ShardPart, ShardSpec, declare
 
-_CHUNK_LOGITS = 1 << 25
-"""Logits that exist at a time, in the dtype of the weights."""
+_FEWEST_ROWS = 128
+"""Tokens whose logits exist at a time, or the hidden width if that is more: then the logits take no
+more memory than the weight, and the weight's gradient is passed over rarely."""
 
 _CACHED_LOGITS = 1 << 21
 """Logits that are widened at a time: few enough for a processor's cache."""
@@ -93,7 +94,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             dreal = torch.zeros_like(real, dtype=at_least_float32(weight.dtype))
         total = hidden.new_zeros((), dtype=at_least_float32(hidden.dtype))
-        for rows in _chunks(hidden.shape[0], vocabulary, _CHUNK_LOGITS):
+        for rows in _chunks(hidden.shape[0], max(hidden.shape[1], _FEWEST_ROWS)):
             states = widened(hidden[rows])
             dlogits = F.linear(states, real)
             total += _cross_entropy(dlogits, targets.labels[rows], targets.weights[rows])
@@ -124,7 +125,7 @@ def _cross_entropy(
     """The weighted sum of cross-entropies; `logits` become their gradient."""
     wide = at_least_float32(logits.dtype)
     total = logits.new_zeros((), dtype=wide)
-    for rows in _chunks(logits.shape[0], logits.shape[1], _CACHED_LOGITS):
+    for rows in _chunks(logits.shape[0], _CACHED_LOGITS // logits.shape[1]):
         weight, picked = weights[rows].to(wide), labels[rows, None]
         log_probabilities = torch.log_softmax(logits[rows], -1, dtype=wide)
         total -= log_probabilities.gather(1, picked).squeeze(1).dot(weight)
@@ -135,9 +136,8 @@ def _cross_entropy(
     return total
 
 
-def _chunks(tokens: int, vocabulary: int, logits: int) -> list[slice]:
-    """Equal runs of tokens with about `logits` logits each."""
-    size = max(1, logits // vocabulary)
-    count = max(1, -(-tokens // size))
+def _chunks(tokens: int, largest: int) -> list[slice]:
+    """Equal runs of at most `largest` tokens, and at least one."""
+    count = max(1, -(-tokens // max(1, largest)))
     size = -(-tokens // count)
     return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
