@@ -101,8 +101,11 @@ def _is_told_elsewhere() -> bool:
     Rank 0 tells. The others give it time, since torchrun stops all when one ends; a rank that is
     still there after that tells too if it is the first of its host, where files may differ.
     """
-    rank = os.environ.get("RANK", "")
-    if not rank.isdecimal() or int(rank) == 0:
+    try:
+        place = Place.from_environment(os.environ)
+    except MegalithError:
+        return False  # the environment of this very rank is what is wrong
+    if place.rank == 0:
         return False
     time.sleep(SECONDS_FOR_RANK_0)
     return os.environ.get("LOCAL_RANK", "") != "0"
@@ -151,7 +154,7 @@ def _read_pretrain(family: str, words: list[str]) -> Job:
     return functools.partial(run_guarded, job, run.config.parallel, "--debug" in words)
 
 
-def _saved_run(checkpoint: CheckpointConfig) -> RunConfig:
+def _saved_run(checkpoint: CheckpointConfig) -> RunConfig | None:
     from megalith.train.persist import saved_run
 
     return saved_run(checkpoint)

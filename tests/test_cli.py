@@ -107,3 +107,16 @@ def test_model_of_a_checkpoint_is_taken_when_asked_for(
     captured = capsys.readouterr()
     assert "hidden_size: 32\n" in captured.out
     assert "--hidden-size 64 is overruled by --use-checkpoint-args" in captured.err
+    fresh = ["--load", str(tmp_path / "new"), "--save", str(tmp_path / "new")]
+    assert main(["config", "show", *words, *fresh, "--use-checkpoint-args"]) == 0
+    assert "hidden_size: 64\n" in capsys.readouterr().out
+
+
+def test_rank_whose_own_environment_is_wrong_tells_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"RANK": "5", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    assert main(["pretrain", "gpt", *RUN]) == 2
+    assert "RANK=5 and WORLD_SIZE=2" in capsys.readouterr().err

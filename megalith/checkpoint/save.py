@@ -75,6 +75,22 @@ def save_checkpoint(
     return final
 
 
+def require_writable(root: str, mesh: Mesh) -> None:
+    """Finds out before training whether every rank can save; makes the folder if need be.
+
+    Raises MegalithError on all ranks, if any cannot write.
+    """
+    parent = Path(root)
+
+    def probe() -> None:
+        parent.mkdir(parents=True, exist_ok=True)
+        file = parent / f"{_HIDDEN}probe-{mesh.rank}"
+        file.write_bytes(b"")
+        file.unlink()
+
+    _together(mesh, parent, probe)
+
+
 def _together(mesh: Mesh, folder: Path, work: Callable[[], None]) -> None:
     """Does a part of the work; if it fails on any rank, all raise the first one's error."""
     problem = None

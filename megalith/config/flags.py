@@ -85,7 +85,7 @@ def load_run(
     argv: Sequence[str],
     family: str,
     world_size: int,
-    saved_run: Callable[[CheckpointConfig], RunConfig] | None = None,
+    saved_run: Callable[[CheckpointConfig], RunConfig | None] | None = None,
 ) -> ParsedRun:
     """Read and resolve a run; one MegalithError tells all problems of both steps.
 
@@ -94,8 +94,10 @@ def load_run(
     reading = _read_run(argv, family)
     raise_all(reading.malformed + reading.refused if reading.malformed else [])
     checkpoint = reading.config.checkpoint
-    if checkpoint.use_checkpoint_args and checkpoint.load and saved_run is not None:
-        _take_model(reading, saved_run(checkpoint))
+    if checkpoint.use_checkpoint_args and saved_run is not None:
+        saved = saved_run(checkpoint)
+        if saved is not None:
+            _take_model(reading, saved)
     raise_all(reading.refused + problems_of(reading.config, world_size))
     return ParsedRun(resolve(reading.config, world_size), reading.notices)
 

@@ -1,6 +1,7 @@
 """The data of a run: a corpus cut into train, validation and test."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from megalith.comm.collectives import all_reduce_sum
 from megalith.comm.mesh import Mesh
 from megalith.config.batches import split_shares
 from megalith.config.schema import RunConfig
-from megalith.data.gpt import DocumentEnds, GPTDataset, SequenceSource
+from megalith.data.gpt import DocumentEnds, GPTDataset, SequenceSource, foreign_token
 from megalith.data.indexed import IndexedDataset
 from megalith.data.mock import MockSequences
-from megalith.data.order import sample_order, split_ranges
+from megalith.data.order import epochs_needed, sample_order, split_ranges
 from megalith.data.order_cache import cached_order
 from megalith.data.sampler import Cyclic, InOrder, Sampler
 from megalith.data.tokenizers import Tokenizer
@@ -24,6 +25,8 @@ from megalith.errors import MegalithError
 SPLITS = ("train", "valid", "test")
 _SUFFIX = "_text_document"
 _PROBE_BYTES, _PROBES = 1 << 16, 64
+_BYTES_PER_ENTRY = 16
+"""Memory for each document of each epoch: its number, and its end while samples are cut."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def build_datasets(
     Raises MegalithError for missing or damaged files, tokens that the vocabulary does not have,
     and a split that the run asks samples of but that has none.
     """
-    source, where, identity = _open(config, tokenizer)
+    source, identity = _open(config, tokenizer)
     ranges = split_ranges(split_shares(config.data.split), len(source.lengths))
     if not mesh.is_main:
         _meet(mesh)  # the main rank fills the cache of orders; the others find it full
@@ -76,7 +79,7 @@ def build_datasets(
     notices: list[str] = []
     for name, sequences in zip(SPLITS, ranges, strict=True):
         wanted = _Wanted(name, sequences, getattr(sizes, name))
-        missing = _missing(config, source, where, wanted)
+        missing = _missing(config, source, wanted)
         if missing and (name == "train" or (name == "valid" and config.training.eval_interval)):
             raise MegalithError(missing)
         notices += [missing] if missing else []
@@ -106,14 +109,13 @@ class _Wanted:
     samples: int | None
 
 
-def _open(config: RunConfig, tokenizer: Tokenizer) -> tuple[SequenceSource, str, dict[str, Any]]:
-    """The sequences, what to call them in messages, and what tells them from others."""
+def _open(config: RunConfig, tokenizer: Tokenizer) -> tuple[SequenceSource, dict[str, Any]]:
+    """The sequences, and what tells them from others."""
     if config.data.mock_data:
-        vocabulary = config.model.vocab_size
-        return MockSequences(vocabulary, tokenizer.eod), "--mock-data", {"corpus": "mock"}
+        return MockSequences(config.model.vocab_size, tokenizer.eod), {"corpus": "mock"}
     corpus = IndexedDataset(find_prefix(config.data.data_path[0]))
     _check_vocabulary(corpus, config.model.vocab_size)
-    return corpus, f"--data-path {corpus.prefix}", {"corpus": _fingerprint(corpus)}
+    return corpus, {"corpus": _fingerprint(corpus)}
 
 
 def find_prefix(given: str) -> str:
@@ -130,20 +132,16 @@ def find_prefix(given: str) -> str:
 
 
 def _check_vocabulary(corpus: IndexedDataset, vocab_size: int) -> None:
-    """The largest id of the first tokens must have an embedding; the whole would take too long."""
+    """Tells a wrong tokenizer at the start, from the first tokens; all are checked when read."""
     probe = corpus.tokens[: 1 << 22]
     largest = int(probe.max()) if probe.size else 0
     if largest >= vocab_size:
-        raise MegalithError(
-            f"--data-path {corpus.prefix}: holds token {largest}, but the vocabulary has "
-            f"{vocab_size} tokens. It was prepared with another tokenizer than the one given now: "
-            f"give that one's --tokenizer-type and files, or prepare the text anew."
-        )
+        raise foreign_token(corpus.name, largest, vocab_size)
 
 
 def _fingerprint(corpus: IndexedDataset) -> str:
     """A digest of the index and of pieces of the tokens spread over the whole file."""
-    digest = hashlib.blake2b(corpus.index_path.read_bytes(), digest_size=16)
+    digest = hashlib.blake2b(np.memmap(corpus.index_path, "u1", "r").data, digest_size=16)
     content = corpus.tokens.view("u1")
     stride = max(len(content) // _PROBES, _PROBE_BYTES)
     for start in range(0, len(content), stride):
@@ -151,7 +149,7 @@ def _fingerprint(corpus: IndexedDataset) -> str:
     return digest.hexdigest()
 
 
-def _missing(config: RunConfig, source: SequenceSource, where: str, wanted: _Wanted) -> str | None:
+def _missing(config: RunConfig, source: SequenceSource, wanted: _Wanted) -> str | None:
     """Why a split has no sample; None where it has some, or none is asked for."""
     tokens = int(source.lengths[slice(*wanted.sequences)].sum(dtype="i8"))
     length = config.model.seq_length
@@ -162,8 +160,8 @@ def _missing(config: RunConfig, source: SequenceSource, where: str, wanted: _Wan
     train = wanted.name == "train"
     way_out = "more text" if train else "--eval-iters 0 to train without evaluation"
     return (
-        f"{where}: the {wanted.name} split has {count} of {len(source.lengths)} documents with "
-        f"{tokens} tokens (--split {config.data.split}), too few for a sample of --seq-length "
+        f"{source.name}: the {wanted.name} split has {count} of {len(source.lengths)} documents "
+        f"with {tokens} tokens (--split {config.data.split}), too few for a sample of --seq-length "
         f"{length}. Give another --split, a shorter --seq-length, or {way_out}."
     )
 
@@ -178,14 +176,34 @@ def _split(
     cyclic, seed = _is_cyclic(config, wanted), config.training.seed
     length = config.model.seq_length
     samples = None if cyclic else wanted.samples
+    _check_memory(source, wanted, length, samples)
     if isinstance(source, IndexedDataset):
         folder = _cache_folder(config, source)
         order = cached_order(folder, source.lengths, wanted.sequences, length, samples, seed)
     else:
         numbers = np.arange(*wanted.sequences, dtype=np.int32)
         order = sample_order(source.lengths, numbers, length, samples, seed)
-    dataset = GPTDataset(source, order, length, DocumentEnds.of(config.data, tokenizer.eod))
+    ends = DocumentEnds.of(config.data, tokenizer.eod)
+    dataset = GPTDataset(source, order, length, config.model.vocab_size, ends)
     return Split(dataset, Cyclic(len(dataset), seed) if cyclic else InOrder())
+
+
+def _check_memory(
+    source: SequenceSource, wanted: _Wanted, seq_length: int, samples: int | None
+) -> None:
+    """A split of a few tokens, repeated for a long run, may need more memory than there is."""
+    count = wanted.sequences[1] - wanted.sequences[0]
+    tokens = int(source.lengths[slice(*wanted.sequences)].sum(dtype="i8"))
+    epochs = epochs_needed(tokens, seq_length, samples)
+    needed = _BYTES_PER_ENTRY * epochs * count
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise MegalithError(
+            f"{source.name}: the {wanted.name} split has {tokens:,} tokens in {count:,} documents, "
+            f"so {samples:,} samples of {seq_length:,} repeat it {epochs:,} times. To order that "
+            f"takes {needed / 1e9:,.0f} GB of memory; this machine has {there / 1e9:,.0f} GB. Give "
+            f"this split more in --split, use more text, or ask for fewer samples."
+        )
 
 
 def _cache_folder(config: RunConfig, corpus: IndexedDataset) -> Path:

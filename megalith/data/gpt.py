@@ -11,12 +11,16 @@ import torch
 from megalith.config.schema import DataConfig
 from megalith.data.microbatch import Microbatch
 from megalith.data.order import SampleOrder
+from megalith.errors import MegalithError
 
 Tokens = npt.NDArray[np.int64]
 
 
 class SequenceSource(Protocol):
-    """Sequences of token ids with their lengths [sequences]."""
+    """Sequences of token ids with their lengths [sequences], and what messages call them."""
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def lengths(self) -> npt.NDArray[np.int32]: ...
@@ -47,49 +51,71 @@ class DocumentEnds:
 
 
 class GPTDataset:
-    """Samples of `seq_length` tokens, each with the token after it as its last label."""
+    """Samples of `seq_length` tokens, each with the token after it as its last label.
+
+    Reading one that holds an id which is not below `vocab_size` raises MegalithError.
+    """
 
     def __init__(
-        self, source: SequenceSource, order: SampleOrder, seq_length: int, ends: DocumentEnds
+        self,
+        source: SequenceSource,
+        order: SampleOrder,
+        seq_length: int,
+        vocab_size: int,
+        ends: DocumentEnds,
     ) -> None:
         self._source, self._order, self._ends = source, order, ends
-        self.seq_length = seq_length
+        self.seq_length, self._vocab_size = seq_length, vocab_size
 
     def __len__(self) -> int:
         return len(self._order)
 
     def tokens(self, sample: int) -> Tokens:
         """The seq_length + 1 ids of a sample, in an array of its own."""
-        (first, start), (last, stop) = self._order.bounds[self._order.shuffle[sample] :][:2]
+        row = int(self._order.shuffle[sample])
+        (first, start), (last, stop) = self._order.bounds[row : row + 2].tolist()
         documents = self._order.documents[first : last + 1]
+        stops = self._source.lengths[documents].tolist()
+        stops[-1] = stop + 1
         parts = []
-        for place, document in enumerate(documents):
-            low = int(start) if place == 0 else 0
-            is_last = place == len(documents) - 1
-            high = int(stop) + 1 if is_last else int(self._source.lengths[document])
-            parts.append(self._source.read(int(document), low, high))
+        for document, end in zip(documents.tolist(), stops, strict=True):
+            parts.append(self._source.read(document, start, end))
+            start = 0
         return np.concatenate(parts, dtype=np.int64)
 
     def microbatch(self, samples: Sequence[int], sample_numbers: Sequence[int]) -> Microbatch:
         """Samples side by side; one beyond the last is padding, all zero and without loss."""
-        rows = np.zeros((len(samples), self.seq_length + 1), np.int64)
-        real = np.array([sample < len(self) for sample in samples], bool)
-        for row in map(int, np.flatnonzero(real)):
-            rows[row] = self.tokens(samples[row])
-        tokens, labels = rows[:, :-1], rows[:, 1:]
-        mask = np.ones(tokens.shape, np.float32) * real[:, None]
+        shape = (len(samples), self.seq_length)
+        tokens, labels = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        mask = np.zeros(shape, np.float32)
+        for row, sample in enumerate(samples):
+            if sample < len(self):
+                ids = self.tokens(sample)
+                self._check(ids)
+                tokens[row], labels[row], mask[row] = ids[:-1], ids[1:], 1.0
         if self._ends.mask_loss:
             mask[tokens == self._ends.eod] = 0.0
-        places = np.broadcast_to(np.arange(self.seq_length), tokens.shape)
-        starts = self._document_starts(tokens, places)
+        positions = np.tile(np.arange(self.seq_length), (len(samples), 1))
+        starts = None
+        if self._ends.reset_positions or self._ends.hide_earlier:
+            starts = self._document_starts(tokens, positions)
+            if self._ends.reset_positions:
+                positions -= starts
         return Microbatch(
-            tokens=_tensor(tokens),
-            labels=_tensor(labels),
-            loss_mask=_tensor(mask),
-            positions=_tensor(places - starts if self._ends.reset_positions else places),
+            tokens=torch.from_numpy(tokens),
+            labels=torch.from_numpy(labels),
+            loss_mask=torch.from_numpy(mask),
+            positions=torch.from_numpy(positions),
             sample_numbers=torch.tensor(sample_numbers, dtype=torch.int64),
-            document_starts=_tensor(starts) if self._ends.hide_earlier else None,
+            document_starts=(
+                None if starts is None or not self._ends.hide_earlier else torch.from_numpy(starts)
+            ),
         )
+
+    def _check(self, ids: Tokens) -> None:
+        for extreme in (int(ids.max()), int(ids.min())):
+            if not 0 <= extreme < self._vocab_size:
+                raise foreign_token(self._source.name, extreme, self._vocab_size)
 
     def _document_starts(self, tokens: Tokens, places: Tokens) -> Tokens:
         """For each token the place where its document begins; an end token ends its own."""
@@ -98,6 +124,10 @@ class GPTDataset:
         return np.maximum.accumulate(np.where(after_end, places, 0), axis=1)
 
 
-def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
-    """A tensor of its own memory, so that no two batches share any."""
-    return torch.from_numpy(np.array(array, order="C"))
+def foreign_token(name: str, token: int, vocab_size: int) -> MegalithError:
+    """The error for an id that the vocabulary, and so the embedding, does not have."""
+    return MegalithError(
+        f"{name}: holds token {token}, but the vocabulary has {vocab_size} tokens. It was prepared "
+        f"with another tokenizer than the one given now: give that one's --tokenizer-type and "
+        f"files, or prepare the text anew."
+    )

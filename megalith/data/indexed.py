@@ -4,10 +4,12 @@ The format is Megatron-LM's memory-mapped one. All integers are little-endian.
 """
 
 import os
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedWriter
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,7 @@ DTYPES: dict[int, type[np.generic]] = {
 }  # fmt: skip
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 LARGEST_SHORT_VOCABULARY = 65500
+LONGEST_SEQUENCE = 2**31 - 1
 
 
 def token_dtype(vocab_size: int) -> type[np.generic]:
@@ -42,6 +45,7 @@ class IndexedDataset:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.index_path, self.bin_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+        self.name = f"--data-path {prefix}"
         index = _map(self.index_path)
         self.dtype, sequences, boundaries = _read_header(index, self.index_path)
         self.lengths, pointers, self.documents = _arrays(index, sequences, boundaries)
@@ -152,17 +156,20 @@ def _damaged(path: Path, field: str, problem: str) -> MegalithError:
 class IndexedWriter:
     """Writes a pair of files; under their final names they are complete or not there.
 
-    Used as a context manager: leaving it without an error publishes the pair, the .idx last.
+    Used as a context manager, which makes the folder: leaving it without an error publishes the
+    pair, the .idx last. Raises MegalithError where the files cannot be written.
     """
 
     def __init__(self, prefix: str, dtype: type[np.generic]) -> None:
         self._prefix, self._dtype = prefix, dtype
-        self._lengths: list[int] = []
-        self._boundaries = [0]
-        self._bin: BinaryIO | None = None
+        self._lengths = array("i")
+        self._boundaries = array("q", [0])
+        self._bin: BufferedWriter | None = None
 
     def __enter__(self) -> "IndexedWriter":
-        self._bin = open(self._temporary("bin"), "wb")
+        with self._writing():
+            Path(self._prefix).parent.mkdir(parents=True, exist_ok=True)
+            self._bin = open(self._temporary("bin"), "wb")
         return self
 
     def __exit__(
@@ -172,23 +179,43 @@ class IndexedWriter:
         trace: TracebackType | None,
     ) -> None:
         assert self._bin is not None
-        if error is None:
-            self._publish(self._bin)
-        self._bin.close()
-        for suffix in ("bin", "idx"):
-            self._temporary(suffix).unlink(missing_ok=True)
+        try:
+            if error is None:
+                with self._writing():
+                    self._publish(self._bin)
+        finally:
+            for suffix in ("bin", "idx"):
+                self._temporary(suffix).unlink(missing_ok=True)
+            self._bin.raw.close()  # what is still buffered is published or not wanted
 
     def add_document(self, sequences: Iterable[npt.ArrayLike]) -> None:
-        """Appends a document of any number of sequences; empty ones vanish."""
+        """Appends a document of any number of sequences; empty ones vanish.
+
+        Raises MegalithError for a sequence whose length the format cannot hold.
+        """
         assert self._bin is not None
         for sequence in sequences:
             tokens = np.asarray(sequence, dtype=self._dtype)
+            if tokens.size > LONGEST_SEQUENCE:
+                raise MegalithError(
+                    f"{self._prefix}: document {len(self._boundaries)} has {tokens.size:,} tokens, "
+                    f"more than the {LONGEST_SEQUENCE:,} that an index file can count. Cut it into "
+                    f"several documents."
+                )
             if tokens.size:
-                self._bin.write(tokens.tobytes())
+                with self._writing():
+                    self._bin.write(tokens.tobytes())
                 self._lengths.append(tokens.size)
         self._boundaries.append(len(self._lengths))
 
-    def _publish(self, bin_file: BinaryIO) -> None:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise MegalithError(f"{self._prefix}: cannot be written: {error}") from error
+
+    def _publish(self, bin_file: BufferedWriter) -> None:
         index = self._temporary("idx")
         with open(index, "wb") as file:
             file.write(self._index())
@@ -213,6 +240,6 @@ class IndexedWriter:
         return Path(f"{self._prefix}.{suffix}.tmp-{os.getpid()}")
 
 
-def _to_disk(file: BinaryIO) -> None:
+def _to_disk(file: BufferedWriter) -> None:
     file.flush()
     os.fsync(file.fileno())

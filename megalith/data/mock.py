@@ -10,6 +10,8 @@ LONGEST = 4096
 class MockSequences:
     """Sequences 1, 2, 3, … modulo the vocabulary, each closed by the end-of-document token."""
 
+    name = "--mock-data"
+
     def __init__(self, vocab_size: int, eod: int) -> None:
         self._vocab_size, self._eod = vocab_size, eod
         random = np.random.default_rng(0)

@@ -30,12 +30,16 @@ class SampleOrder:
 
 def split_ranges(shares: Sequence[float], sequences: int) -> list[tuple[int, int]]:
     """First and end of the sequences of each split; Python's rounding, half to even."""
-    total = np.float64(sum(shares))
     bookends = [0.0]
-    for share in shares:
-        bookends.append(bookends[-1] + float(np.float64(share) / total))
+    for share in np.array(shares, np.float64) / np.sum(shares, dtype=np.float64):
+        bookends.append(bookends[-1] + float(share))
     places = [round(bookend * float(sequences)) for bookend in bookends]
     return list(pairwise(places))
+
+
+def epochs_needed(tokens: int, seq_length: int, samples: int | None) -> int:
+    """How often a split of so many tokens is repeated for the samples asked of it."""
+    return 1 if samples is None else max(1, -(-(samples * seq_length + 1) // tokens))
 
 
 def sample_order(
@@ -52,7 +56,7 @@ def sample_order(
     None for what one epoch has.
     """
     tokens = int(lengths[sequences].sum(dtype=np.int64))
-    epochs = 1 if samples is None else max(1, -(-(samples * seq_length + 1) // tokens))
+    epochs = epochs_needed(tokens, seq_length, samples)
     before_last = ((epochs - 1) * tokens - 1) // seq_length
     separate = (
         epochs > 1

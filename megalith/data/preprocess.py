@@ -2,13 +2,16 @@
 
 import functools
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from time import perf_counter
 
@@ -17,7 +20,7 @@ import numpy.typing as npt
 
 from megalith.config.derive import derive_tokenizer
 from megalith.config.schema import PrepareConfig, TokenizerConfig
-from megalith.data.corpus import Document, read_corpus
+from megalith.data.corpus import Corpus, Document
 from megalith.data.indexed import IndexedWriter, token_dtype
 from megalith.data.tokenizers import Tokenizer, build_tokenizer
 from megalith.errors import MegalithError
@@ -35,6 +38,7 @@ class Summary:
 
     documents: int = 0
     without_tokens: int = 0
+    blank_lines: int = 0
     tokens: int = 0
     megabytes: float = 0.0
     seconds: float = 0.0
@@ -52,13 +56,15 @@ def prepare(config: PrepareConfig, say: Callable[[str], None] = print) -> Summar
     tokenizer_config = derive_tokenizer(config.tokenizer)
     tokenizer = _checked_tokenizer(tokenizer_config)
     path = Path(config.input)
+    if len(set(config.json_keys)) < len(config.json_keys):
+        raise MegalithError(f"--json-keys {' '.join(config.json_keys)}: names a field twice")
     if not path.is_file():
         raise MegalithError(f"--input {path}: there is no such file")
+    corpus = Corpus(path, config.json_keys)
     began, summary = perf_counter(), Summary()
     with ExitStack() as stack:
         writers = _writers(config, tokenizer, stack)
-        documents = read_corpus(path, config.json_keys)
-        for document, encoded in _encode_all(documents, config, tokenizer_config):
+        for document, encoded in _encode_all(corpus, config, tokenizer_config):
             for key, tokens in encoded.items():
                 writers[key].add_document([tokens])
             _count(summary, document, encoded, perf_counter() - began)
@@ -68,6 +74,7 @@ def prepare(config: PrepareConfig, say: Callable[[str], None] = print) -> Summar
             raise MegalithError(
                 f"--input {path}: has no documents, so there is nothing to train on"
             )
+    summary.blank_lines = corpus.blank_lines
     say(_report(summary, config))
     return summary
 
@@ -84,18 +91,11 @@ def _checked_tokenizer(config: TokenizerConfig) -> Tokenizer:
 def _writers(
     config: PrepareConfig, tokenizer: Tokenizer, stack: ExitStack
 ) -> dict[str, IndexedWriter]:
-    folder = Path(config.output_prefix).parent
     dtype = token_dtype(tokenizer.vocab_size)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return {
-            key: stack.enter_context(IndexedWriter(f"{config.output_prefix}_{key}_document", dtype))
-            for key in config.json_keys
-        }
-    except OSError as error:
-        raise MegalithError(
-            f"--output-prefix {config.output_prefix}: cannot write there: {error}"
-        ) from error
+    return {
+        key: stack.enter_context(IndexedWriter(f"{config.output_prefix}_{key}_document", dtype))
+        for key in config.json_keys
+    }
 
 
 def _encode_all(
@@ -120,9 +120,8 @@ def _in_processes(
     workers: int,
 ) -> Iterator[tuple[list[Document], list[Encoded]]]:
     """Encodes batches in processes; results come in order, and few batches wait at a time."""
-    context = multiprocessing.get_context("spawn")
     waiting: deque[tuple[list[Document], Future[list[Encoded]]]] = deque()
-    with ProcessPoolExecutor(workers, context, _ignore_interrupts) as pool:
+    with ProcessPoolExecutor(workers, _WorkerContext(), _watch_parent) as pool:
         try:
             for batch in batches:
                 waiting.append((batch, pool.submit(encode, batch)))
@@ -141,9 +140,32 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group of processes; the parent alone answers it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class _Worker(SpawnProcess):
+    """A process deaf to Ctrl-C, which goes to the whole group; the parent alone answers it."""
+
+    def start(self) -> None:
+        """Blocked signals stay blocked in the new process, from its first moment on."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _WorkerContext(SpawnContext):
+    Process = _Worker
+
+
+def _watch_parent() -> None:
+    """A parent that was killed cannot end its workers, so they end themselves."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -194,9 +216,10 @@ def _count(summary: Summary, document: Document, encoded: Encoded, seconds: floa
 
 def _report(summary: Summary, config: PrepareConfig) -> str:
     names = ", ".join(f"{config.output_prefix}_{key}_document" for key in config.json_keys)
-    empty = summary.without_tokens
-    note = f", {empty} of them empty" if empty else ""
+    empty, blank = summary.without_tokens, summary.blank_lines
+    note = f", {empty:,} of them empty" if empty else ""
+    skipped = f"; {blank:,} blank lines were passed over" if blank else ""
     return (
         f"Prepared {summary.documents:,} documents{note} with {summary.tokens:,} tokens in "
-        f"{summary.seconds:.1f} s ({summary.rates()}): {names}.bin and .idx"
+        f"{summary.seconds:.1f} s ({summary.rates()}): {names}.bin and .idx{skipped}"
     )

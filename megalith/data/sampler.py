@@ -1,9 +1,11 @@
 """Which sample of a dataset stands at which place of a run."""
 
+import functools
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 
 class Sampler(Protocol):
@@ -29,15 +31,13 @@ class Cyclic:
 
     def __init__(self, samples: int, seed: int) -> None:
         self._samples, self._seed = samples, seed
-        self._pass: tuple[int, torch.Tensor] | None = None
+        # Two passes are kept, since batches read ahead at once may lie on both sides of a bound.
+        self._order = functools.lru_cache(maxsize=2)(self._permutation)
 
     def sample(self, number: int) -> int:
         index, place = divmod(number, self._samples)
-        order = self._pass
-        if order is None or order[0] != index:
-            order = self._pass = (index, self._permutation(index))
-        return int(order[1][place])
+        return int(self._order(index)[place])
 
-    def _permutation(self, index: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
-        return torch.randperm(self._samples, generator=generator)
+    def _permutation(self, index: int) -> npt.NDArray[np.int64]:
+        """From numpy's frozen generator, so that no new version gives another order."""
+        return np.random.RandomState([self._seed, index]).permutation(self._samples)

@@ -49,6 +49,7 @@ class ByteLevelTokenizer:
 
 
 END_OF_TEXT = "<|endoftext|>"
+LARGEST_ID = 2**31 - 1
 
 
 class GPT2BPETokenizer:
@@ -89,17 +90,30 @@ def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
 def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
         ids: Any = json.loads(_read(path, "--vocab-file"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        line, problem = getattr(error, "lineno", 1), getattr(error, "msg", error)
         raise MegalithError(
-            f"--vocab-file {path}:{error.lineno}: this is no JSON ({error.msg}). GPT-2's "
-            f"vocabulary is a JSON object from token to id (vocab.json or encoder.json), under any "
-            f"name."
+            f"--vocab-file {path}:{line}: this is no JSON ({problem}). GPT-2's vocabulary is a "
+            f"JSON object from token to id (vocab.json or encoder.json), under any name."
         ) from error
     if not isinstance(ids, dict) or not all(type(value) is int for value in ids.values()):
         raise MegalithError(f"--vocab-file {path}: must be a JSON object from token to id")
+    unusable = [token for token, value in ids.items() if not 0 <= value <= LARGEST_ID]
+    if unusable:
+        raise MegalithError(
+            f"--vocab-file {path}: token {unusable[0]!r} has the id {ids[unusable[0]]}; ids must "
+            f"be from 0 to {LARGEST_ID}"
+        )
     if END_OF_TEXT not in ids:
         raise MegalithError(
             f"--vocab-file {path}: has no {END_OF_TEXT}, which ends documents in GPT-2's vocabulary"
+        )
+    missing = sorted(set(tokenizers.pre_tokenizers.ByteLevel.alphabet()) - ids.keys())
+    if missing:
+        raise MegalithError(
+            f"--vocab-file {path}: lacks {len(missing)} of the 256 tokens of single bytes, such as "
+            f"{missing[0]!r}, so text with these bytes could not be kept. This is no vocabulary of "
+            f"GPT-2's kind."
         )
     return ids
 

@@ -22,7 +22,7 @@ from megalith.train import lines
 from megalith.train.assemble import Run, assemble
 from megalith.train.evaluate import evaluate
 from megalith.train.nonfinite import locate_nonfinite
-from megalith.train.persist import Checkpoints, restore
+from megalith.train.persist import Checkpoints, checkpoint_to_load, restore
 from megalith.train.plan import iterations_left
 from megalith.train.records import EvaluationRecord, StepRecord
 from megalith.train.signals import StopSignals
@@ -43,6 +43,7 @@ def pretrain(config: RunConfig, notices: Sequence[str]) -> int:
 def train_on(mesh: Mesh, config: RunConfig, notices: Sequence[str] = ()) -> None:
     """`pretrain` on a mesh that is there already."""
     began = monotonic()
+    checkpoint_to_load(config.checkpoint)  # a mistake in --load shows before data are read
     run = assemble(config, mesh, notices)
     with run.log, StopSignals(config.training.exit_signal_handler) as signals:
         restore(run)

@@ -6,7 +6,7 @@ from typing import Any
 
 from megalith.checkpoint.load import find_checkpoint, has_checkpoint, load_tensors
 from megalith.checkpoint.manifest import Manifest, read_manifest
-from megalith.checkpoint.save import save_checkpoint
+from megalith.checkpoint.save import require_writable, save_checkpoint
 from megalith.checkpoint.storage import write_text
 from megalith.config.files import to_yaml
 from megalith.config.schema import CheckpointConfig, RunConfig, from_dict, to_dict
@@ -65,10 +65,13 @@ def restore(run: Run) -> None:
     model's.
 
     Raises:
-        MegalithError: there is none, though one is asked for; or it is of another run.
+        MegalithError: there is none, though one is asked for; or it is of another run; or nothing
+            could be saved where `--save` says.
     """
     config = run.config.checkpoint
     folder = checkpoint_to_load(config)
+    if config.save is not None:
+        require_writable(config.save, run.mesh)
     if folder is None:
         if config.load is not None:
             run.log.say(f"note: --load {config.load} has no checkpoint yet: training starts anew")
@@ -91,12 +94,10 @@ def restore(run: Run) -> None:
         run.schedules = run.schedules.resumed(manifest.state["schedules"], run.config.optimizer)
 
 
-def saved_run(config: CheckpointConfig) -> RunConfig:
-    """The settings of the run that `--load` names a checkpoint of."""
-    assert config.load is not None
-    folder = find_checkpoint(config.load, config.ckpt_step)
-    run: RunConfig = from_dict(RunConfig, read_manifest(folder).config)
-    return run
+def saved_run(config: CheckpointConfig) -> RunConfig | None:
+    """The settings of the run that `--load` names a checkpoint of; None for a fresh start."""
+    folder = checkpoint_to_load(config)
+    return None if folder is None else from_dict(RunConfig, read_manifest(folder).config)
 
 
 def checkpoint_to_load(config: CheckpointConfig) -> Path | None:

@@ -1,5 +1,6 @@
 """Opening a corpus: where it is looked for, how it is cut, what is cached and what is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,16 @@ def test_small_split_repeats_and_an_empty_one_is_refused(tmp_path: Path) -> None
         _build(asked)
 
 
+def test_split_too_small_for_a_long_run_is_told_with_numbers(tmp_path: Path) -> None:
+    config = _config(_corpus(tmp_path, documents=1), "--split", "1,0,0")
+    message = (
+        r"train split has 1 tokens in 1 documents, so 1,000,000,000,000 samples of 16 repeat it "
+        r"16,000,000,000,001 times.* 256,000 GB of memory; this machine has"
+    )
+    with pytest.raises(MegalithError, match=message):
+        _build(config, 10**12, 0, 0)
+
+
 def test_missing_evaluation_data_is_noted_where_it_was_not_asked_for(tmp_path: Path) -> None:
     datasets = _build(_config(_corpus(tmp_path, documents=2)))
     assert datasets.valid is datasets.test is None
@@ -110,7 +121,7 @@ def test_order_is_read_back_and_a_changed_corpus_has_another(
     assert not np.array_equal(other.bounds, again.bounds)
 
 
-@pytest.mark.parametrize("part", ["documents.npy", "bounds.npy", "shuffle.npy", "json"])
+@pytest.mark.parametrize("part", ["documents.raw", "bounds.raw", "shuffle.raw", "json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_damaged_cache_is_made_anew(part: str, damage: str, tmp_path: Path) -> None:
     good = _order(tmp_path, [4, 5, 6])
@@ -124,6 +135,27 @@ def test_damaged_cache_is_made_anew(part: str, damage: str, tmp_path: Path) -> N
     assert np.array_equal(good.bounds, again.bounds)
     assert np.array_equal(good.documents, again.documents)
     assert path.read_bytes() == content
+
+
+def test_any_bit_flipped_in_a_cache_changes_no_order(tmp_path: Path) -> None:
+    good = _order(tmp_path, [4, 5, 6])
+    contents = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for path, content in contents.items():
+        for place in range(0, 8 * len(content), 29):
+            broken = bytearray(content)
+            broken[place // 8] ^= 1 << place % 8
+            path.unlink()  # a new file, for the old one is mapped
+            path.write_bytes(broken)
+            again = _order(tmp_path, [4, 5, 6])
+            for part in ("documents", "bounds", "shuffle"):
+                assert np.array_equal(getattr(good, part), getattr(again, part))
+
+
+def test_cache_filled_by_many_at_once_holds_one_order(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        orders = list(threads.map(lambda _: _order(tmp_path, [4, 5, 6]), range(32)))
+    assert all(np.array_equal(order.shuffle, orders[0].shuffle) for order in orders)
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_folder_that_takes_no_cache_costs_time_only(tmp_path: Path) -> None:
@@ -143,6 +175,6 @@ def test_cyclic_order_passes_over_one_epoch(tmp_path: Path) -> None:
 
 def test_cache_lies_where_it_is_asked_for(tmp_path: Path) -> None:
     _build(_config(_corpus(tmp_path), "--data-cache-path", str(tmp_path / "here")))
-    assert list((tmp_path / "here").glob("*.npy")) and not (tmp_path / "cache").exists()
+    assert list((tmp_path / "here").glob("*.raw")) and not (tmp_path / "cache").exists()
     _build(_config(_corpus(tmp_path)))
-    assert list((tmp_path / "cache").rglob("*.npy"))
+    assert list((tmp_path / "cache").rglob("*.raw"))

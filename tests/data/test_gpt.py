@@ -12,6 +12,7 @@ from megalith.data.gpt import DocumentEnds, GPTDataset
 from megalith.data.microbatch import Microbatch
 from megalith.data.mock import MockSequences
 from megalith.data.order import sample_order
+from megalith.errors import MegalithError
 
 EOD = 9
 SEQUENCES = [[1, 2, 3, EOD], [4, 5, EOD], [6, EOD], [7, 8, 1, 2, 3, 4, 5, 6, EOD]]
@@ -20,19 +21,21 @@ SEQUENCES = [[1, 2, 3, EOD], [4, 5, EOD], [6, EOD], [7, 8, 1, 2, 3, 4, 5, 6, EOD
 class Listed:
     """Sequences from a list."""
 
+    name = "listed"
+
     def __init__(self, sequences: list[list[int]]) -> None:
         self._sequences = sequences
         self.lengths = np.array([len(sequence) for sequence in sequences], np.int32)
 
     def read(self, sequence: int, start: int, stop: int) -> np.ndarray:
-        return np.array(self._sequences[sequence][start:stop], np.uint16)
+        return np.array(self._sequences[sequence][start:stop], np.int32)
 
 
 def _dataset(samples: int = 12, **meaning: bool) -> GPTDataset:
     source = Listed(SEQUENCES)
     order = sample_order(source.lengths, np.arange(4, dtype=np.int32), 5, samples, 3)
     plain = {"mask_loss": False, "reset_positions": False, "hide_earlier": False}
-    return GPTDataset(source, order, 5, DocumentEnds(EOD, **plain | meaning))
+    return GPTDataset(source, order, 5, 10, DocumentEnds(EOD, **plain | meaning))
 
 
 def test_samples_follow_each_other_and_share_one_token() -> None:
@@ -99,6 +102,25 @@ def test_end_of_document_means_what_is_asked(
             if i > 0 and batch.tokens[row, i - 1] == EOD:
                 start = i
             assert check(batch, row, i, start), (row, i)
+
+
+def test_token_without_embedding_is_refused_when_it_is_read() -> None:
+    for foreign in (10, -1):
+        source = Listed([[1, 2, 3], [4, foreign, 6]])
+        order = sample_order(source.lengths, np.arange(2, dtype=np.int32), 5, None, 3)
+        ends = DocumentEnds(EOD, mask_loss=False, reset_positions=False, hide_earlier=False)
+        dataset = GPTDataset(source, order, 5, 10, ends)
+        with pytest.raises(MegalithError, match=f"listed: holds token {foreign}, but the vocabul"):
+            dataset.microbatch([0], [0])
+
+
+def test_no_two_batches_share_memory() -> None:
+    dataset = _dataset(reset_positions=True, hide_earlier=True)
+    first, second = dataset.microbatch([0, 1], [0, 1]), dataset.microbatch([0, 1], [0, 1])
+    before = _fields(second)
+    for field in vars(first).values():
+        field.fill_(1)
+    assert _fields(second) == before == _fields(dataset.microbatch([0, 1], [0, 1]))
 
 
 def test_mock_sequences_count_up_and_end() -> None:

@@ -105,6 +105,24 @@ def test_truncated_or_missing_tokens_are_told(tmp_path: Path) -> None:
         IndexedDataset(str(tmp_path / "a"))
 
 
+def test_sequence_too_long_for_the_format_is_refused(tmp_path: Path) -> None:
+    endless = np.broadcast_to(np.uint16(1), 2**31)
+    message = r"document 1 has 2,147,483,648 tokens, more than the 2,147,483,647"
+    with (
+        pytest.raises(MegalithError, match=message),
+        IndexedWriter(str(tmp_path / "a"), np.uint16) as writer,
+    ):
+        writer.add_document([endless])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pair_that_cannot_be_published_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").mkdir()
+    with pytest.raises(MegalithError, match=r"a: cannot be written: .*directory"):
+        _write(tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
 def test_failed_writing_leaves_what_was_there(tmp_path: Path) -> None:
     _write(tmp_path / "a")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

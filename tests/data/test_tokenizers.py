@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import GPT2Tokenizer
 
 from megalith.config.schema import TokenizerConfig
 from megalith.data.tokenizers import (
+    END_OF_TEXT,
     ByteLevelTokenizer,
     GPT2BPETokenizer,
     Tokenizer,
@@ -19,6 +21,9 @@ from megalith.errors import MegalithError
 
 FILES = Path(__file__).parent / "gpt2"
 AUSTEN = Path(__file__).parents[2] / "examples" / "austen.jsonl"
+ALPHABET = {END_OF_TEXT: 0} | {
+    token: place for place, token in enumerate(sorted(ByteLevel.alphabet()), start=1)
+}
 UNICODE = (
     "naïve café 中文字符 🤖👩‍👩‍👧 \u200b\ufeff ﷽ \x00\x1f tab\t\n\n  two  spaces 123,456.78 don't"
 )
@@ -82,7 +87,11 @@ def test_identity_follows_the_files(gpt2: Tokenizer, tmp_path: Path) -> None:
         ("{", "", r"--vocab-file .*/v:1: this is no JSON"),
         ("[]", "", r"must be a JSON object from token to id"),
         ('{"a": 0}', "", r"has no <\|endoftext\|>"),
-        ('{"<|endoftext|>": 0, "a": 1}', "#version: 0.2\na b", r"--merge-file .*/m:2: 'a b' is no"),
+        ("[" * 100_000, "", r"--vocab-file .*/v:1: this is no JSON \(.*recursion"),
+        ('{"a": -1}', "", r"/v: token 'a' has the id -1; ids must be from 0 to 2147483647"),
+        ('{"a": 2147483648}', "", r"/v: token 'a' has the id 2147483648"),
+        ('{"<|endoftext|>": 0, "a": 1}', "", r"/v: lacks 255 of the 256 tokens of single bytes"),
+        (json.dumps(ALPHABET), "#version: 0.2\na b", r"--merge-file .*/m:2: 'a b' is no"),
         (None, "", r"--vocab-file .*/v: cannot read this file"),
     ],
 )

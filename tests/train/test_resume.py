@@ -97,6 +97,14 @@ def test_wrong_load_is_an_error_and_own_folder_a_fresh_start(
         train_alone(*settings, *own, "--ckpt-step", "7")
 
 
+def test_folder_that_takes_no_checkpoint_is_told_before_training(data: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = ["--data-path", data, "--log-jsonl", str(tmp_path / "log.jsonl")]
+    with pytest.raises(MegalithError, match=r"--save .*file: rank 0 cannot write the checkpoint"):
+        train_alone(*settings, "--save", str(tmp_path / "file"))
+    assert (tmp_path / "log.jsonl").read_text() == ""
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
