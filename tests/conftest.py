@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from tests.pool import WorkerPool, workers
+
+# Models in tests are tiny: a second thread costs more than it brings, most of all on busy cores.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

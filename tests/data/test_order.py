@@ -89,6 +89,13 @@ def test_last_epoch_is_shuffled_apart_when_little_of_it_is_used() -> None:
     assert sorted(order.shuffle[:19].tolist()) == list(range(19))
 
 
+@pytest.mark.parametrize(("samples", "apart"), [(179, True), (180, False)])
+def test_last_epoch_is_shuffled_apart_below_four_fifths(samples: int, apart: bool) -> None:
+    order = sample_order(np.full(7, 143, np.int32), np.arange(7, dtype=np.int32), 10, samples, 1)
+    assert len(order) == 200  # 100 an epoch
+    assert (sorted(order.shuffle[:100].tolist()) == list(range(100))) is apart
+
+
 @pytest.mark.parametrize(
     ("split", "sequences", "expected"),
     [

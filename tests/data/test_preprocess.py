@@ -182,6 +182,12 @@ def _is_worker(pid: int) -> bool:
         return False
 
 
+def _is_deaf_to_interrupts(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    return bool(blocked >> (signal.SIGINT - 1) & 1)
+
+
 def test_killed_worker_ends_the_preparation(tmp_path: Path) -> None:
     process, workers = _start(tmp_path)
     os.kill(workers[0], signal.SIGKILL)
@@ -193,6 +199,7 @@ def test_killed_worker_ends_the_preparation(tmp_path: Path) -> None:
 
 def test_interrupt_from_the_keyboard_ends_all_without_noise(tmp_path: Path) -> None:
     process, workers = _start(tmp_path)
+    assert all(map(_is_deaf_to_interrupts, workers))
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and errors == "megalith: stopped from the keyboard\n"
