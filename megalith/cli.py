@@ -37,11 +37,15 @@ Job = Callable[[], int]
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: what it is for, how its settings become a job, and their class."""
+    """A subcommand: what it is for, how its settings become a job, and their class.
+
+    `words` shows what follows the name of one whose words are no settings.
+    """
 
     summary: str
     read: Callable[[list[str]], Job]
     config_class: type | None = None
+    words: str = ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,6 +81,8 @@ def read(words: Sequence[str]) -> Job:
 def _read_command(name: str, command: Command, rest: list[str]) -> Job:
     if command.config_class and ("--help" in rest or "-h" in rest):
         return functools.partial(_say, _help(name, command))
+    if rest[:1] in (["--help"], ["-h"]):
+        return functools.partial(_say, f"megalith {name} {command.words}: {command.summary}")
     return command.read(rest)
 
 
@@ -259,10 +265,16 @@ COMMANDS = {
     },
     "data prepare": Command("turn text into token files", _read_prepare, PrepareConfig),
     "generate": Command("continue texts with a trained model", _read_generate, GenerateConfig),
-    "plot": Command("draw a run's loss from its --log-jsonl as SVG", _read_plot),
+    "plot": Command(
+        "draw a run's loss from its --log-jsonl as SVG", _read_plot, words="LOG.jsonl LOSS.svg"
+    ),
     "config show": Command(
         "print a run's settings with derived values, as YAML or --json", _read_show, RunConfig
     ),
     "config docs": Command("print the settings page in Markdown", _read_docs),
-    "launch": Command("start a command in several processes (torchrun)", _read_launch),
+    "launch": Command(
+        "start a command in several processes; options are torchrun's (see torchrun --help)",
+        _read_launch,
+        words="--nproc-per-node N [options] pretrain gpt ...",
+    ),
 }

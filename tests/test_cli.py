@@ -120,3 +120,11 @@ def test_rank_whose_own_environment_is_wrong_tells_so(
         monkeypatch.setenv(name, value)
     assert main(["pretrain", "gpt", *RUN]) == 2
     assert "RANK=5 and WORLD_SIZE=2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [name for name, c in COMMANDS.items() if not c.config_class])
+def test_commands_without_settings_tell_how_they_are_called(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"megalith {command} ")

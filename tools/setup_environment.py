@@ -24,7 +24,7 @@ def main(folder: str, extras: Sequence[str]) -> int:
         python = create(Path(folder))
         pip(python, "install", "--upgrade", "pip")
         install_torch(python)
-        say("Installing Megalith and what it needs")
+        say("Installing Megalith and what it needs (a minute or two)")
         chosen = f"[{','.join(extras)}]" if extras else ""
         pip(python, "install", "--editable", f"{ROOT}{chosen}")
         compile_bytecode(Path(folder), python)

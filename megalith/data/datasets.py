@@ -72,17 +72,19 @@ def build_datasets(
     and a split that the run asks samples of but that has none.
     """
     source, identity = _open(config, tokenizer)
-    ranges = split_ranges(split_shares(config.data.split), len(source.lengths))
+    shares = split_shares(config.data.split)
+    ranges = split_ranges(shares, len(source.lengths))
     if not mesh.is_main:
         _meet(mesh)  # the main rank fills the cache of orders; the others find it full
     splits: dict[str, Split | None] = {}
     notices: list[str] = []
-    for name, sequences in zip(SPLITS, ranges, strict=True):
+    for name, share, sequences in zip(SPLITS, shares, ranges, strict=True):
         wanted = _Wanted(name, sequences, getattr(sizes, name))
         missing = _missing(config, source, wanted)
-        if missing and (name == "train" or (name == "valid" and config.training.eval_interval)):
+        if missing and name == "train":
             raise MegalithError(missing)
-        notices += [missing] if missing else []
+        if missing and share > 0:
+            notices.append(missing)
         skipped = missing or wanted.samples == 0
         splits[name] = None if skipped else _split(config, tokenizer, source, wanted)
     if mesh.is_main:

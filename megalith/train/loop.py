@@ -50,10 +50,26 @@ def train_on(mesh: Mesh, config: RunConfig, notices: Sequence[str] = ()) -> None
         checkpoints = Checkpoints(run)
         run.log.milestone("before the start of training step")
         stopped = False
+        _note_what_is_pointless(run)
         if not config.training.skip_train:
             stopped = _Training(run, checkpoints, signals, began).stops_early()
         if not stopped:
             _evaluate_at_the_end(run)
+
+
+def _note_what_is_pointless(run: Run) -> None:
+    """A run that keeps or does nothing is rarely meant."""
+    training, progress = run.config.training, run.progress
+    if training.skip_train:
+        return
+    if run.config.checkpoint.save is None:
+        run.log.say("note: without --save the trained model is not kept")
+    done, consumed = progress.iteration, progress.consumed_samples
+    if iterations_left(training, run.batches, done, consumed) <= 0:
+        run.log.say(
+            f"note: nothing is left to train: the checkpoint is of iteration {done} of "
+            f"{run.total_iterations}. Raise --train-iters (or --train-samples) to go on."
+        )
 
 
 class _Training:

@@ -73,6 +73,7 @@ def restore(run: Run) -> None:
     if config.save is not None:
         require_writable(config.save, run.mesh)
     if folder is None:
+        _require_empty(config)
         if config.load is not None:
             run.log.say(f"note: --load {config.load} has no checkpoint yet: training starts anew")
         return
@@ -92,6 +93,16 @@ def restore(run: Run) -> None:
         run.step.optimizer.steps = manifest.state["optimizer_steps"]
         run.step.scaler.load_state(manifest.state["scaler"])
         run.schedules = run.schedules.resumed(manifest.state["schedules"], run.config.optimizer)
+
+
+def _require_empty(config: CheckpointConfig) -> None:
+    """A run that starts anew must not mix its checkpoints with another's."""
+    if config.save is not None and has_checkpoint(config.save):
+        raise MegalithError(
+            f"--save {config.save}: holds checkpoints already, and this run would start anew and "
+            f"overwrite them. Add --load {config.save} to go on from the newest, or name another "
+            f"folder."
+        )
 
 
 def saved_run(config: CheckpointConfig) -> RunConfig | None:

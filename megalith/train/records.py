@@ -114,6 +114,11 @@ class Interval:
             seconds_per_iteration=self.seconds / max(self.records, 1),
             tokens_per_second=rate * facts.seq_length,
             flops_per_second=flops,
-            mfu=flops / facts.peak_flops if facts.peak_flops else None,
+            mfu=_share_of_peak(flops, facts.peak_flops),
             seconds_left=left / rate if rate > 0 else None,
         )
+
+
+def _share_of_peak(flops: float, peak: float | None) -> float | None:
+    """None without a peak, and where one that was measured on busy cores has been passed."""
+    return flops / peak if peak and flops <= peak else None

@@ -203,3 +203,22 @@ def test_nan_policy_skip_leaves_the_step_out_and_counts_it(
     seen, _ = pool2.run(_train_with_nan, settings, 0, False)
     assert [record["nan"] for record in seen] == [False] * 2 + [True] + [False] * 5
     assert seen[2]["learning_rate"] == seen[1]["learning_rate"]
+
+
+def test_run_that_keeps_or_does_nothing_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_alone(*MOCK, "--exit-interval", "1")
+    assert "without --save the trained model is not kept" in capsys.readouterr().out
+    own = ["--save", str(tmp_path), "--load", str(tmp_path)]
+    for _ in range(2):
+        train_alone(*MOCK, *own)
+    assert (
+        "nothing is left to train: the checkpoint is of iteration 8 of 8" in capsys.readouterr().out
+    )
+
+
+def test_new_run_does_not_overwrite_another(tmp_path: Path) -> None:
+    train_alone(*MOCK, "--save", str(tmp_path), "--exit-interval", "1")
+    with pytest.raises(MegalithError, match="holds checkpoints already, and this run would start"):
+        train_alone(*MOCK, "--save", str(tmp_path))
