@@ -12,8 +12,9 @@ from megalith.checkpoint.manifest import (
     StoredTensor,
     read_manifest,
 )
-from megalith.checkpoint.save import TRACKER, folder_name
+from megalith.checkpoint.save import TRACKER, folder_name, hidden_folder
 from megalith.checkpoint.storage import ShardReader
+from megalith.checkpoint.together import together
 from megalith.comm.mesh import Mesh
 from megalith.errors import MegalithError
 from megalith.nn.shard import Rectangle, ShardedTensor
@@ -40,6 +41,9 @@ def find_checkpoint(root: str, step: int | None = None) -> Path:
         step = _latest(folder, found)
     if step in found:
         return folder / folder_name(step)
+    replacing = hidden_folder(folder, folder_name(step))
+    if (replacing / MANIFEST_NAME).exists():  # a crash kept it from its name, else it is complete
+        return replacing
     there = ", ".join(map(str, found)) or "none"
     raise MegalithError(
         f"--load {root}: has no complete checkpoint {folder_name(step)}. Steps that are there for "
@@ -52,9 +56,20 @@ def load_tensors(
 ) -> None:
     """Fills the tensors with this rank's parts of the checkpoint's; reads nothing else.
 
-    Raises MegalithError for a tensor that is not there or of another shape, for one of another
-    dtype unless `convert`, and for missing or damaged files.
+    Every rank calls it.
+
+    Raises:
+        MegalithError: on all ranks, if any finds a tensor that is not there, or of another shape,
+            or of another dtype unless `convert`, or missing or damaged files.
     """
+    together(mesh, lambda: _load(folder, tensors, mesh, convert), _cannot_read)
+
+
+def _cannot_read(rank: int, why: str) -> str:
+    return why if rank == 0 else f"{why} (met by rank {rank})"
+
+
+def _load(folder: Path, tensors: Mapping[str, ShardedTensor], mesh: Mesh, convert: bool) -> None:
     manifest = read_manifest(folder)
     for name, tensor in tensors.items():
         _check(manifest, name, tensor, convert)
@@ -70,14 +85,14 @@ def _complete(root: Path) -> list[int]:
     numbers = (
         path.parent.name.removeprefix("iter_") for path in root.glob(f"iter_*/{MANIFEST_NAME}")
     )
-    return sorted(int(number) for number in numbers if number.isdigit())
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def _latest(root: Path, found: list[int]) -> int:
     tracker = root / TRACKER
     if tracker.exists():
         text = tracker.read_text(errors="replace").strip()
-        if text.isdigit():
+        if text.isdecimal() and len(text) < 19:
             return int(text)
         raise MegalithError(
             f"{tracker}: says {text!r:.40}, which is no iteration.{_foreign(root / 'release')}"

@@ -1,6 +1,7 @@
 """What a checkpoint holds and where: `manifest.json`, described in docs/checkpoint-format.md."""
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from megalith.errors import MegalithError
 FORMAT, FORMAT_VERSION = "megalith-checkpoint", 1
 MANIFEST_NAME = "manifest.json"
 LARGEST_MANIFEST = 1 << 30
+_SEAL = ',\n "checksum": '
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,20 @@ def manifest_text(
         "state": state,
         **contents.to_json(),
     }
-    return json.dumps(values, indent=1, allow_nan=False)
+    return sealed(json.dumps(values, indent=1, allow_nan=False))
+
+
+def sealed(text: str) -> str:
+    """A JSON object's text with its own checksum as the last field: of all bytes before it."""
+    body = text.removesuffix("\n}")
+    return f"{body}{_SEAL}{zlib.crc32(body.encode())}\n}}"
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint folder; raises MegalithError where it cannot be used."""
     path = folder / MANIFEST_NAME
-    values = _read(path)
+    text = _read(path)
+    values = _parsed(path, text)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise MegalithError(f"{path}: is no manifest of a Megalith checkpoint")
     version = values.get("format_version")
@@ -111,24 +120,42 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: has format version {version}, and this Megalith reads version "
             f"{FORMAT_VERSION}. It was written by another version of Megalith: use that one."
         )
+    _require_seal(path, text)
     try:
         contents = Contents.from_json(values)
         config, state = dict(values["config"]), dict(values["state"])
-        return Manifest(folder, int(values["iteration"]), config, state, contents)
+        (iteration,) = _sizes([values["iteration"]])
+        return Manifest(folder, iteration, config, state, contents)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MegalithError(f"{path}: is damaged ({error!r}); use another checkpoint") from error
 
 
-def _read(path: Path) -> Any:
+def _require_seal(path: Path, text: str) -> None:
+    body, seal, _ = text.rpartition(_SEAL)
+    if not seal or sealed(body) != text:
+        raise MegalithError(
+            f"{path}: is damaged: it does not match its checksum. Nothing was loaded; use an older "
+            f"checkpoint (--ckpt-step)."
+        )
+
+
+def _read(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST_MANIFEST:
             raise MegalithError(f"{path}: is larger than any manifest can be; it is not read")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return path.read_bytes().decode()
     except OSError as error:
         raise MegalithError(
             f"{path}: cannot be read ({error.strerror}): the folder holds no complete checkpoint"
         ) from error
-    except ValueError as error:
+    except UnicodeDecodeError as error:
+        raise MegalithError(f"{path}: is damaged ({error}); use another checkpoint") from error
+
+
+def _parsed(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise MegalithError(f"{path}: is damaged ({error}); use another checkpoint") from error
 
 
@@ -153,11 +180,11 @@ def _rectangle(
 
 
 def _file(name: str, fields: Mapping[str, Any]) -> StoredFile:
-    if Path(name).name != name or name in ("", ".", ".."):
+    if Path(name).name != name or name in ("", ".", "..") or "\0" in name:
         raise ValueError(f"file name {name!r} leaves the folder")
     size, block = _sizes([fields["bytes"], fields["block_bytes"]])
     checksums = _sizes(fields["checksums"])
-    if block == 0 or len(checksums) != -(-size // block):
+    if size < 8 or block == 0 or len(checksums) != -(-size // block):
         raise ValueError(f"{name} has {len(checksums)} checksums for {size} bytes")
     return StoredFile(size, block, checksums)
 

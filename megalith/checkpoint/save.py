@@ -1,14 +1,16 @@
 """Writing a checkpoint: complete under its name, or not there.
 
-All ranks write into a hidden folder; the main rank adds the manifest and publishes the folder by
-renaming it. What a crash leaves behind is the hidden folder, which the next save removes.
+All ranks write into a hidden folder; the main rank adds the manifest, with which the folder is
+complete, and publishes it by renaming it. What a crash leaves behind are hidden folders: the next
+save publishes a complete one that a crash kept from its name, and removes all others.
 """
 
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +26,22 @@ from megalith.checkpoint.manifest import (
     manifest_text,
 )
 from megalith.checkpoint.storage import to_disk, write_shard, write_text
-from megalith.comm.collectives import broadcast_text, first_rank_with
+from megalith.checkpoint.together import together
 from megalith.comm.mesh import Mesh
-from megalith.errors import MegalithError
 from megalith.nn.shard import Rectangle, ShardedTensor
 
 TRACKER = "latest_checkpointed_iteration.txt"
-_HIDDEN = ".saving-"
+_HIDDEN, _DOOMED = ".saving-", ".removing-"
 
 
 def folder_name(iteration: int) -> str:
     """`iter_0000100`, as Megatron-LM names it."""
     return f"iter_{iteration:07d}"
+
+
+def hidden_folder(parent: Path, name: str) -> Path:
+    """Where the checkpoint folder `name` lies until it is complete."""
+    return parent / f"{_HIDDEN}{name}"
 
 
 def save_checkpoint(
@@ -56,8 +62,8 @@ def save_checkpoint(
         MegalithError: on all ranks, if any cannot write. Earlier checkpoints are untouched.
     """
     parent = Path(root)
-    hidden = parent / f"{_HIDDEN}{folder_name(iteration)}"
     final = parent / folder_name(iteration)
+    hidden = hidden_folder(parent, final.name)
 
     def publish() -> None:
         if mesh.is_main:
@@ -69,9 +75,10 @@ def save_checkpoint(
             write_text(parent / TRACKER, str(iteration))
             _prune(parent, iteration, retain_interval)
 
-    _together(mesh, parent, lambda: _make_room(parent, hidden) if mesh.is_main else None)
-    _together(mesh, parent, lambda: _write_own(hidden, tensors, mesh))
-    _together(mesh, parent, publish)
+    told = partial(_cannot_write, parent)
+    together(mesh, lambda: _make_room(parent, hidden) if mesh.is_main else None, told)
+    together(mesh, lambda: _write_own(hidden, tensors, mesh), told)
+    together(mesh, publish, told)
     return final
 
 
@@ -84,32 +91,31 @@ def require_writable(root: str, mesh: Mesh) -> None:
 
     def probe() -> None:
         parent.mkdir(parents=True, exist_ok=True)
-        file = parent / f"{_HIDDEN}probe-{mesh.rank}"
+        file = hidden_folder(parent, f"probe-{mesh.rank}")
         file.write_bytes(b"")
         file.unlink()
 
-    _together(mesh, parent, probe)
+    together(mesh, probe, partial(_cannot_write, parent))
 
 
-def _together(mesh: Mesh, folder: Path, work: Callable[[], None]) -> None:
-    """Does a part of the work; if it fails on any rank, all raise the first one's error."""
-    problem = None
-    try:
-        work()
-    except OSError as error:
-        problem = str(error)
-    rank = first_rank_with(mesh, problem is not None)
-    if rank is not None:
-        why = broadcast_text(mesh, problem or "", rank)
-        raise MegalithError(
-            f"--save {folder}: rank {rank} cannot write the checkpoint: {why}. Earlier checkpoints "
-            f"are untouched. Make room, or name a folder that all ranks can write to."
-        )
+def _cannot_write(folder: Path, rank: int, why: str) -> str:
+    return (
+        f"--save {folder}: rank {rank} cannot write the checkpoint: {why}. Earlier checkpoints "
+        f"are untouched. Make room, or name a folder that all ranks can write to."
+    )
 
 
 def _make_room(parent: Path, hidden: Path) -> None:
     parent.mkdir(parents=True, exist_ok=True)
     for leftover in parent.glob(f"{_HIDDEN}*"):
+        final = parent / leftover.name.removeprefix(_HIDDEN)
+        if (leftover / MANIFEST_NAME).exists() and not final.exists():
+            os.replace(leftover, final)
+        elif leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+    for leftover in parent.glob(f"{_DOOMED}*"):
         shutil.rmtree(leftover)
     hidden.mkdir()
 
@@ -188,12 +194,18 @@ def _merged(hidden: Path, ranks: int) -> Contents:
 def _publish(hidden: Path, final: Path) -> None:
     """Gives the folder its name; one of that name before it (from before a resume) gives way."""
     to_disk(hidden)
-    if final.exists():
-        shutil.rmtree(hidden.with_name(f"{_HIDDEN}old"), ignore_errors=True)
-        os.replace(final, hidden.with_name(f"{_HIDDEN}old"))
+    before = _doomed(final) if final.exists() else None
     os.replace(hidden, final)
     to_disk(final.parent)
-    shutil.rmtree(hidden.with_name(f"{_HIDDEN}old"), ignore_errors=True)
+    if before is not None:
+        shutil.rmtree(before)
+
+
+def _doomed(folder: Path) -> Path:
+    """Takes a checkpoint away from its name in one step, so that it is never half there."""
+    aside = folder.with_name(f"{_DOOMED}{folder.name}")
+    os.replace(folder, aside)
+    return aside
 
 
 def _prune(parent: Path, newest: int, retain_interval: int | None) -> None:
@@ -201,5 +213,5 @@ def _prune(parent: Path, newest: int, retain_interval: int | None) -> None:
         return
     for folder in parent.glob("iter_*"):
         number = folder.name.removeprefix("iter_")
-        if number.isdigit() and int(number) < newest and int(number) % retain_interval:
-            shutil.rmtree(folder)
+        if number.isdecimal() and int(number) < newest and int(number) % retain_interval:
+            shutil.rmtree(_doomed(folder))

@@ -5,6 +5,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -57,6 +58,11 @@ class ShardReader:
         self._path, self._stored = folder / name, stored
         self._checked: set[int] = set()
         self._check_size()
+        self._check_header()
+        try:
+            self._file: Any = safe_open(self._path, framework="pt")
+        except SafetensorError as error:
+            raise self._damaged(str(error)) from error
         self._ranges = self._read_ranges()
 
     def read(self, box: StoredRectangle, part: tuple[slice, ...], dtype: str) -> torch.Tensor:
@@ -64,11 +70,10 @@ class ShardReader:
         if box.key not in self._ranges:
             raise self._damaged(f"it has no entry {box.key!r}")
         self._check_blocks(*self._ranges[box.key])
-        with safe_open(self._path, framework="pt") as file:
-            entry = file.get_slice(box.key)
-            if tuple(entry.get_shape()) != box.shape:
-                raise self._damaged(f"{box.key!r} has shape {entry.get_shape()}, not {box.shape}")
-            values: torch.Tensor = entry[part] if part else file.get_tensor(box.key)
+        entry = self._file.get_slice(box.key)
+        if tuple(entry.get_shape()) != box.shape:
+            raise self._damaged(f"{box.key!r} has shape {entry.get_shape()}, not {box.shape}")
+        values: torch.Tensor = entry[part] if part else self._file.get_tensor(box.key)
         if str(values.dtype) != f"torch.{dtype}":
             raise self._damaged(f"{box.key!r} has dtype {values.dtype}, not {dtype}")
         return values
@@ -84,12 +89,16 @@ class ShardReader:
         if size != self._stored.bytes:
             raise self._damaged(f"it has {size:,} bytes, not {self._stored.bytes:,}")
 
-    def _read_ranges(self) -> dict[str, tuple[int, int]]:
-        """First and end byte of each entry in the file, from its checked header."""
-        self._check_blocks(0, min(8, self._stored.bytes))
+    def _check_header(self) -> None:
+        self._check_blocks(0, 8)
         with open(self._path, "rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
-            self._check_blocks(0, min(8 + header_bytes, self._stored.bytes))
+        self._check_blocks(0, min(8 + header_bytes, self._stored.bytes))
+
+    def _read_ranges(self) -> dict[str, tuple[int, int]]:
+        """First and end byte of each entry, from the header, which safetensors found valid."""
+        with open(self._path, "rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(header_bytes))
         start = 8 + header_bytes
         return {

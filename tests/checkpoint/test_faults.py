@@ -16,7 +16,7 @@ import pytest
 
 from megalith.checkpoint import save as saving
 from megalith.checkpoint.load import find_checkpoint, load_tensors
-from megalith.checkpoint.manifest import read_manifest
+from megalith.checkpoint.manifest import read_manifest, sealed
 from megalith.checkpoint.save import save_checkpoint
 from megalith.comm.mesh import Mesh
 from megalith.errors import MegalithError
@@ -42,6 +42,18 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
         path.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
         with pytest.raises(MegalithError, match=f"{SHARD}: is damaged: .*checksum"):
             _load(path.parent)
+
+
+def test_every_changed_byte_of_the_manifest_is_found(tmp_path: Path) -> None:
+    path = _saved(tmp_path) / "manifest.json"
+    good = path.read_bytes()
+    for place in [*range(0, len(good), 17), *range(len(good) - 30, len(good))]:
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(MegalithError, match=r"manifest\.json: (is|has format)"):
+            _load(path.parent)
+    path.write_bytes(good + b" ")
+    with pytest.raises(MegalithError, match=r"does not match its checksum.*--ckpt-step"):
+        _load(path.parent)
 
 
 def test_missing_and_truncated_shards_are_named(tmp_path: Path) -> None:
@@ -91,6 +103,8 @@ def _lose_a_box(manifest: dict[str, Any]) -> None:
         (_changed("tensors", "whole", "dtype", to="float32"), "is float32 in the checkpoint"),
         (_changed("files", SHARD, "checksums", to=[]), "has 0 checksums"),
         (_changed("files", SHARD, "block_bytes", to=0), "checksums"),
+        (_changed("files", SHARD, "bytes", to=3), "checksums for 3 bytes"),
+        (_changed("iteration", to=-1), "are no sizes"),
         (_first_box("offset", [6, 0]), "leaves its tensor"),
         (_first_box("offset", [0]), "is damaged"),
         (_first_box("file", "/etc/passwd"), "is not listed"),
@@ -105,16 +119,17 @@ def test_hostile_manifest_is_refused(
 ) -> None:
     path = _saved(tmp_path) / "manifest.json"
     manifest = json.loads(path.read_text())
+    del manifest["checksum"]
     change(manifest)
-    path.write_text(json.dumps(manifest))
+    path.write_text(sealed(json.dumps(manifest, indent=1)))
     with pytest.raises(MegalithError, match=message):
         _load(path.parent)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "\x00", "null"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "\x00", "null", "[" * 100_000, "\udcff"])
 def test_damaged_manifest_is_refused(text: str, tmp_path: Path) -> None:
     path = _saved(tmp_path) / "manifest.json"
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(MegalithError, match=r"manifest\.json: is (damaged|no manifest)"):
         read_manifest(path.parent)
 
@@ -141,6 +156,39 @@ def test_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MegalithError, match=r"--save .*file/inside: rank 0 cannot write"):
         _saved(tmp_path / "file" / "inside")
+
+
+def _load_where_rank_1_has_no_file(mesh: Mesh, folder: str, empty_folder: str) -> str:
+    """The error that this rank sees, when rank 1 looks where nothing is."""
+    try:
+        load_tensors(Path(empty_folder if mesh.rank else folder), empty(mesh, False), mesh)
+    except MegalithError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_what_one_rank_cannot_read_is_told_by_all(pool2: WorkerPool, tmp_path: Path) -> None:
+    folder = str(_saved(tmp_path))
+    nothing = tmp_path / "nothing"
+    first, second = pool2.run(_load_where_rank_1_has_no_file, folder, str(nothing))
+    assert first == second
+    assert f"{nothing}/manifest.json: cannot be read" in first and "(met by rank 1)" in first
+
+
+def test_complete_folder_that_a_crash_kept_from_its_name_counts(tmp_path: Path) -> None:
+    """As a crash leaves it between taking the old one's name away and giving it to the new one."""
+    _saved(tmp_path, 1)
+    second = _saved(tmp_path, 2)
+    hidden = saving.hidden_folder(tmp_path, second.name)
+    os.replace(second, hidden)
+    (tmp_path / ".removing-iter_0000002").mkdir()
+    (tmp_path / ".saving-probe-0").write_text("")
+    assert find_checkpoint(str(tmp_path)) == hidden
+    _load(hidden)
+    _saved(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "iter_0000001", "iter_0000002", "iter_0000003", saving.TRACKER,
+    ]  # fmt: skip
 
 
 def _disk_full_on_rank_1(mesh: Mesh, root: str) -> str:
