@@ -3,7 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 OUR_FUNCTIONS: Mapping[str, Mapping[str, str]] = {
-    "_BlockedAttention": {"bmm": "attention: products", "": "attention: softmax and the rest"},
+    "_BlockedAttention": {
+        "bmm": "attention: products",
+        "scaled_dot_product": "attention: products",
+        "": "attention: softmax and the rest",
+    },
     "_LinearCrossEntropy": {"mm": "output layer: products", "": "cross-entropy"},
     "_Linear": {
         "mm": "linear layers: products",

@@ -6,6 +6,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
+_WIDENED_PRODUCT = 1 << 22
+"""Elements of a product that are added to a wider sum at a time."""
+
 
 class GradientSink(Protocol):
     """Takes the gradient of a weight as soon as backward has it.
@@ -39,8 +42,11 @@ def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) ->
     """total += leftᵀ · right, where `total` may be of a wider dtype than the factors."""
     if total.dtype == left.dtype:
         total.addmm_(left.t(), right)
-    else:
-        total.add_(left.t() @ right)
+        return
+    # To add a narrow tensor PyTorch first makes a wide copy of it.
+    rows = max(1, _WIDENED_PRODUCT // total.shape[1])
+    for part, columns in zip(total.split(rows), left.split(rows, dim=1), strict=True):
+        part.add_(columns.t() @ right)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

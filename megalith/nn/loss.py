@@ -22,12 +22,12 @@ from megalith.nn.gradient import (
 from megalith.nn.product import widened
 from megalith.nn.shard import Initial, ShardPart, ShardSpec, declare
 
-_FEWEST_ROWS = 128
+_FEWEST_ROWS = 1024
 """Tokens whose logits exist at a time, or the hidden width if that is more: then the logits take no
 more memory than the weight, and the weight's gradient is passed over rarely."""
 
-_CACHED_LOGITS = 1 << 21
-"""Logits that are widened at a time: few enough for a processor's cache."""
+_CACHED_LOGITS = 1 << 20
+"""Logits that are turned into gradients at a time: few enough for a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,15 @@ def _cross_entropy(
     wide = at_least_float32(logits.dtype)
     total = logits.new_zeros((), dtype=wide)
     for rows in _chunks(logits.shape[0], _CACHED_LOGITS // logits.shape[1]):
-        weight, picked = weights[rows].to(wide), labels[rows, None]
-        log_probabilities = torch.log_softmax(logits[rows], -1, dtype=wide)
-        total -= log_probabilities.gather(1, picked).squeeze(1).dot(weight)
-        gradient = log_probabilities.exp_()
-        gradient.scatter_add_(1, picked, gradient.new_full(picked.shape, -1.0))
-        torch.mul(gradient, weight[:, None], out=gradient)
-        logits[rows] = gradient
+        part, weight, picked = logits[rows], weights[rows, None].to(wide), labels[rows, None]
+        scores = part.to(wide)
+        highest = scores.amax(-1, keepdim=True)
+        own = scores.gather(1, picked)
+        odds = scores.sub_(highest).exp_()
+        odds_sum = odds.sum(-1, keepdim=True)
+        total += (odds_sum.log() + highest - own).mul_(weight).sum()
+        gradient = odds.mul_(weight / odds_sum).scatter_add_(1, picked, -weight)
+        part.copy_(gradient)
     return total
 
 
