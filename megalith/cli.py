@@ -220,7 +220,7 @@ def _read_docs(words: list[str]) -> Job:
 
 
 def _read_launch(words: list[str]) -> Job:
-    """torchrun's options come first, then a command of ours."""
+    """torchrun's options come first, then a command of ours, with or without `megalith`."""
     heads = {name.split()[0] for name in COMMANDS} - {"launch"}
     start = next((place for place, word in enumerate(words) if word in heads), None)
     if start is None:
@@ -229,6 +229,8 @@ def _read_launch(words: list[str]) -> Job:
             "`megalith launch --nproc-per-node 2 pretrain gpt --preset demo ...`"
         )
     options, command = words[:start], words[start:]
+    if options[-1:] == ["megalith"]:
+        options.pop()
 
     def job() -> int:
         from megalith.comm.spawn import spawn

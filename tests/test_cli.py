@@ -34,6 +34,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
             "there is no command `megalith pretain gpt`: the nearest is `megalith ",
         ),
         (["pretrain", "gpt", "--num-layer", "3"], "the nearest known one is --num-layers"),
+        (["pretrain", "gpt", "--zzz"], "unknown flag --zzz: see --help for all flags"),
+        (
+            ["pretrain", "gpt", "--nproc_per_node=2"],
+            "--nproc-per-node is not a setting of the run but of what launches it",
+        ),
         (["launch"], "megalith launch: say what to start"),
         (["config", "docs", "x"], "megalith config docs takes no settings, but got x"),
         (["data", "prepare"], "--input is missing"),

@@ -101,7 +101,7 @@ def _latest(root: Path, found: list[int]) -> int:
         return found[-1]
     raise MegalithError(
         f"--load {root}: the folder has no checkpoint (no {TRACKER}), so nothing can be loaded. "
-        f"Name the folder that --save was given; or leave --load out to start anew."
+        f"Name the folder that --save was given."
         f"{_foreign(root)}"
     )
 

@@ -6,12 +6,12 @@ SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def split_shares(text: str) -> tuple[float, float, float]:
-    """Shares of train, valid and test in `949,50,1`, as given (not normalised).
+    """Shares of train, valid and test in `949,50,1` or `949/50/1`, as given (not normalised).
 
     Raises ValueError with what is wrong.
     """
     try:
-        shares = [float(word) for word in text.split(",")]
+        shares = [float(word) for word in text.replace("/", ",").split(",")]
     except ValueError:
         raise ValueError("must be numbers with commas between, such as 969,30,1") from None
     if len(shares) > 3:

@@ -90,8 +90,20 @@ def parse_flags(argv: Sequence[str], config_class: type, known_elsewhere: Sequen
     return layer
 
 
+_LAUNCHER_FLAGS = (
+    "--nproc", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone",
+    "--rdzv", "--local-addr", "--max-restarts",
+)  # fmt: skip
+"""How torchrun's flags begin."""
+
+
 def _unknown(word: str, candidates: frozenset[str]) -> str:
     name = word.partition("=")[0]
+    if name.startswith(_LAUNCHER_FLAGS):
+        return (
+            f"{name} is not a setting of the run but of what launches it: "
+            f"megalith launch {name} ... pretrain gpt ..."
+        )
     similar = nearest(name, candidates)
     hint = f"the nearest known one is {similar}" if similar else "see --help for all flags"
     return f"unknown flag {name}: {hint}"

@@ -58,8 +58,13 @@ def _window(raw: Any) -> int | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, if one is like it at all."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+    """The known name that is most like `name`, if one is like it at all.
+
+    The dashes before flags do not count, since all flags have them.
+    """
+    bare = {word.lstrip("-"): word for word in known}
+    matches = difflib.get_close_matches(name.lstrip("-"), bare, n=1, cutoff=0.7)
+    return bare[matches[0]] if matches else None
 
 
 def flag(name: str) -> str:

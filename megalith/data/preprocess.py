@@ -1,17 +1,9 @@
 """Text to token files: `megalith data prepare`."""
 
 import functools
-import multiprocessing
-import os
-import signal
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from time import perf_counter
 
@@ -23,11 +15,10 @@ from megalith.config.schema import PrepareConfig, TokenizerConfig
 from megalith.data.corpus import Corpus, Document
 from megalith.data.indexed import IndexedWriter, token_dtype
 from megalith.data.tokenizers import Tokenizer, build_tokenizer
+from megalith.data.workers import WorkerDied, map_in_processes
 from megalith.errors import MegalithError
 
 _BATCH_BYTES = 1 << 20
-_WAITING_BATCHES = 4
-"""Batches read ahead for each worker: enough to keep it busy, few enough to bound memory."""
 
 Encoded = dict[str, npt.NDArray[np.generic]]
 
@@ -109,63 +100,15 @@ def _encode_all(
             (batch, encode(batch)) for batch in batches
         )
     else:
-        results = _in_processes(encode, batches, config.workers)
-    for batch, encoded in results:
-        yield from zip(batch, encoded, strict=True)
-
-
-def _in_processes(
-    encode: Callable[[list[Document]], list[Encoded]],
-    batches: Iterator[list[Document]],
-    workers: int,
-) -> Iterator[tuple[list[Document], list[Encoded]]]:
-    """Encodes batches in processes; results come in order, and few batches wait at a time."""
-    waiting: deque[tuple[list[Document], Future[list[Encoded]]]] = deque()
-    with ProcessPoolExecutor(workers, _WorkerContext(), _watch_parent) as pool:
-        try:
-            for batch in batches:
-                waiting.append((batch, pool.submit(encode, batch)))
-                if len(waiting) > _WAITING_BATCHES * workers:
-                    done, future = waiting.popleft()
-                    yield done, future.result()
-            while waiting:
-                done, future = waiting.popleft()
-                yield done, future.result()
-        except BrokenProcessPool as error:
-            raise MegalithError(
-                "a tokenising process died: killed from outside, or out of memory (see the "
-                "kernel's log, dmesg). No output was written; try fewer --workers."
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-class _Worker(SpawnProcess):
-    """A process deaf to Ctrl-C, which goes to the whole group; the parent alone answers it."""
-
-    def start(self) -> None:
-        """Blocked signals stay blocked in the new process, from its first moment on."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _WorkerContext(SpawnContext):
-    Process = _Worker
-
-
-def _watch_parent() -> None:
-    """A parent that was killed cannot end its workers, so they end themselves."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+        results = map_in_processes(encode, batches, config.workers)
+    try:
+        for batch, encoded in results:
+            yield from zip(batch, encoded, strict=True)
+    except WorkerDied as error:
+        raise MegalithError(
+            "a tokenising process died: killed from outside, or out of memory (see the "
+            "kernel's log, dmesg). No output was written; try fewer --workers."
+        ) from error
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

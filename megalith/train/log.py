@@ -62,7 +62,7 @@ class RunLog:
         self.say(lines.milestone_line(text, datetime.now()))
 
     def step(self, record: StepRecord, phases: Phases) -> None:
-        """Takes an iteration; prints the log line of the first one and of each interval.
+        """Takes an iteration; prints the log line of the first, each interval and the last.
 
         `phases` are the (least, most) seconds of the ranks by phase.
         """
@@ -76,7 +76,8 @@ class RunLog:
             return
         report = self._interval.report(record)
         self._display.progress(report)
-        due = record.iteration % self._config.log_interval == 0
+        last = record.iteration == self._facts.total_iterations
+        due = last or record.iteration % self._config.log_interval == 0
         if due or not self._started:
             total, throughput = self._facts.total_iterations, self._config.log_throughput
             self.say(lines.iteration_line(report, total, datetime.now(), throughput))

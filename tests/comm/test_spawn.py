@@ -94,3 +94,12 @@ def test_options_that_torchrun_does_not_understand_are_named() -> None:
 def test_command_must_follow_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "--nproc-per-node", "2"]) == 2
     assert "say what to start" in capsys.readouterr().err
+
+
+def test_name_of_the_program_may_stand_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr("megalith.comm.spawn.spawn", lambda *words: started.append(words) or 0)
+    for words in ["pretrain gpt --swiglu", "megalith pretrain gpt --swiglu"]:
+        assert main(["launch", "--nproc-per-node", "2", *words.split()]) == 0
+    command = ["-m", "megalith", "pretrain", "gpt", "--swiglu"]
+    assert started == 2 * [(["--nproc-per-node", "2"], command)]

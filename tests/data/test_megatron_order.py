@@ -112,3 +112,7 @@ def test_splits_are_those_of_megatron() -> None:
         ):
             # A share of nothing is no split there, and an empty range here.
             assert list(found) == (expected or [found[0]] * 2), key
+
+
+def test_shares_may_have_slashes_between() -> None:
+    assert split_shares("949/50/1") == split_shares("949,50,1") == (949, 50, 1)

@@ -123,16 +123,18 @@ def _log(sinks: list[Any], **settings: Any) -> RunLog:
     return RunLog(FACTS, config, PlainDisplay(), sinks)
 
 
-def test_first_iteration_and_each_interval_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_iteration_each_interval_and_the_last_are_logged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log = _log([], log_interval=3)
-    for iteration in range(1, 8):
+    for iteration in range(1, 11):
         record = replace(STEP, iteration=iteration, losses={"lm loss": float(iteration)})
         log.step(record, {"optimizer": (0.1 * iteration, 0.2 * iteration)})
     out = capsys.readouterr().out
     found = list(READER.finditer(out))
-    assert [int(line["iteration"]) for line in found] == [1, 3, 6]
+    assert [int(line["iteration"]) for line in found] == [1, 3, 6, 9, 10]
     # The first line takes nothing from the interval that it lies in.
-    assert [float(line["loss"]) for line in found] == [1.0, 2.0, 5.0]
+    assert [float(line["loss"]) for line in found] == [1.0, 2.0, 5.0, 8.0, 10.0]
     assert "optimizer ......................................: (200.00, 400.00)" in out
 
 
