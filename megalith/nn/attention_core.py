@@ -19,8 +19,11 @@ from megalith.nn.layout import TokenLayout
 from megalith.nn.product import widened
 from megalith.nn.rng import column_keys, keep_mask, mix
 
-_BLOCK_BYTES = 512
-"""Queries of a block times the size of an element: one head's scores then fit a core's cache."""
+_BLOCK_BYTES = 6144
+"""Queries of a block, over all heads, times the size of an element: few enough for its scores to
+stay in the cores' caches, and enough for few blocks."""
+
+_FEWEST_QUERIES, _MOST_QUERIES = 64, 512
 
 
 @dataclass(frozen=True)
@@ -270,8 +273,9 @@ def _blocks(
     sample: int, q: torch.Tensor, k: torch.Tensor, visibility: Visibility
 ) -> Iterator[_Block]:
     """A sample's blocks."""
-    length, width = q.shape[2:]
-    size = _BLOCK_BYTES // q.element_size()
+    heads, length, width = q.shape[1:]
+    size = _BLOCK_BYTES // (q.element_size() * heads)
+    size = max(_FEWEST_QUERIES, min(size, _MOST_QUERIES))
     for low in range(0, length, size):
         rows = (low, min(low + size, length))
         yield _Block(sample, rows, visibility.keys(*rows), k.shape[1], width**-0.5)

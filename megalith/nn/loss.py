@@ -26,7 +26,7 @@ _FEWEST_ROWS = 1024
 """Tokens whose logits exist at a time, or the hidden width if that is more: then the logits take no
 more memory than the weight, and the weight's gradient is passed over rarely."""
 
-_CACHED_LOGITS = 1 << 20
+_CACHED_LOGITS = 1 << 19
 """Logits that are turned into gradients at a time: few enough for a processor's cache."""
 
 
